@@ -8,6 +8,7 @@ programming model lists the errors that users meet.
 import shlex
 from typing import ClassVar, Final, Self
 
+_NOTE: Final = "fix: "
 _DECLARED: Final = "names are compared byte by byte; is it in the file that was applied last?"
 
 
@@ -27,6 +28,20 @@ class BrokerError(Exception):
             self.hint = hint  # type: ignore[misc]  # an instance may be more exact
         if ssb_code is not None:
             self.ssb_code = ssb_code  # type: ignore[misc]  # likewise
+        self._note_hint()
+
+    def _note_hint(self) -> None:
+        """Make the hint the last note, which tracebacks show below the message, once (SDK-26)."""
+        notes = [one for one in getattr(self, "__notes__", ()) if not one.startswith(_NOTE)]
+        if self.hint:
+            notes.append(f"{_NOTE}{self.hint}")
+        if notes:
+            self.__notes__ = notes
+
+    def advise(self, hint: str) -> None:
+        """Replace the hint by a more exact one."""
+        self.hint = hint  # type: ignore[misc]  # an instance may be more exact
+        self._note_hint()
 
     @property
     def message(self) -> str:
@@ -412,7 +427,8 @@ class RemoteError(BrokerError):
             self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
             self.retryable = self.resend_may_help  # type: ignore[misc]  # ERR-1
             code, hint = FOUND_BY_BROKERS.get(number, (self.code, _OF_ANOTHER_VERSION))
-            self.code, self.hint = code, hint  # type: ignore[misc]  # one class, all numbers
+            self.code = code  # type: ignore[misc]  # one class, all numbers
+            self.advise(hint)
 
     @property
     def resend_may_help(self) -> bool:

@@ -7,7 +7,7 @@ Nothing else in brokerd draws ids, so a seeded source makes a whole network repe
 import os
 import uuid
 from random import Random
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 BrokerId = NewType("BrokerId", bytes)
 """Identity of one broker on the whole network (OBJ-1)."""
@@ -37,11 +37,20 @@ NotificationKey = NewType("NotificationKey", int)
 """Row number of an event notification; a notification created again gets another."""
 
 ID_SIZE = 16
+LEAST_DIGITS = 4
+"""Least number of hexadecimal digits of a shortened id."""
 
 
 def secret_bytes(count: int) -> bytes:
     """Return unpredictable bytes for keys, from the operating system."""
     return os.urandom(count)
+
+
+class Span(NamedTuple):
+    """All ids that begin with the same digits."""
+
+    low: bytes
+    high: bytes
 
 
 class IdSource(Protocol):
@@ -91,3 +100,19 @@ def show(value: bytes) -> str:
 def parse(text: str) -> bytes:
     """Return the bytes of an id written as text; raise `ValueError` if the text is not an id."""
     return uuid.UUID(text).bytes
+
+
+def is_beginning(text: str) -> bool:
+    """Return whether a text is the beginning of an id, as `show` writes it, of enough digits."""
+    digits = text.replace("-", "").lower()
+    fits = LEAST_DIGITS <= len(digits) <= 2 * ID_SIZE
+    return fits and set(digits) <= set("0123456789abcdef")
+
+
+def parse_span(text: str) -> Span:
+    """Return the ids that begin with a text; raise `ValueError` if it is no beginning of an id."""
+    if not is_beginning(text):
+        raise ValueError(f"{text[:64]!r} is not the beginning of an id")
+    digits = text.replace("-", "")
+    whole = 2 * ID_SIZE
+    return Span(bytes.fromhex(digits.ljust(whole, "0")), bytes.fromhex(digits.ljust(whole, "f")))

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 from brokerd.app import bodies
 from brokerd.app.contract import Contract
+from brokerd.app.nearby import NOWHERE, why_waiting
 from brokerd.client.messages import FOREVER, Message, Wait
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -32,8 +33,6 @@ from brokerd.ids import Handle, show
 LEFT_BY_EXCEPTION = 1
 """Error code with which a block ends its dialog when an exception leaves it."""
 _MOST_TEXT = 3000
-NOWHERE = frozenset({"no_route", "local_service_missing"})
-"""Status keys of messages whose service is neither local nor known to be remote (XMT-19)."""
 
 _T = TypeVar("_T")
 
@@ -258,16 +257,13 @@ class Dialog:
     async def _with_reason(self, error: ReceiveTimeout) -> ReceiveTimeout:
         """Return the error, with the reason why the messages sent are waiting, if it is known."""
         assert self.handle is not None, "something was sent"
-        try:
-            status = await self._session.transmission_status(self.handle)
-        except BrokerError:
-            return error
-        if not status.pending:
+        why, key = await why_waiting(self._session, self.handle, self.to_service)
+        if not why:
             return error
         return ReceiveTimeout(
-            f"{error.message}; what was sent waits: {status.transmission_status}",
+            f"{error.message}{why}",
             hint=f"brokerd route explain {shlex.quote(self.to_service)} says where it goes, and why"
-            if status.status_key in NOWHERE
+            if key in NOWHERE
             else f"brokerd dialog status {show(self.handle)}",
         )
 

@@ -20,6 +20,7 @@ import msgspec
 
 from brokerd.app.contract import END_OF_STREAM, Contract
 from brokerd.app.dialog import QueueOf
+from brokerd.app.nearby import why_waiting
 from brokerd.client.connection import until
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -288,7 +289,10 @@ class DialogPool:
             ReceiveTimeout: the target has not ended the stream within `timeout`.
         """
         if not await self._within(timeout, stream.over):
-            raise ReceiveTimeout(f"{stream.key[1]} has not handled it in time")
+            service, why = stream.key[1], ""
+            if stream.handle is not None:
+                why, _ = await why_waiting(self._session, stream.handle, service)
+            raise ReceiveTimeout(f"{service} has not handled it in time{why}")
         error = stream.over.result()
         if error is not None:
             raise error

@@ -259,6 +259,8 @@ class _Unit:
         self._queue = queue
         self._tx = tx
         self._mute = mute
+        self._handler: Callable[..., object] | None = None
+        """The handler that was called last."""
 
     async def handle(self, messages: list[Message]) -> None:
         """Handle the messages in order; skip the rest of a dialog that is over."""
@@ -285,11 +287,15 @@ class _Unit:
             outcome = raised
         if isinstance(outcome, Retry | Park):
             raise outcome
-        if not isinstance(outcome, End):
-            if outcome is not None:
-                await ctx.send(outcome)
-            return False
-        await ctx.answer(outcome)
+        self._tx.act_for(self._handler)
+        try:
+            if not isinstance(outcome, End):
+                if outcome is not None:
+                    await ctx.send(outcome)
+                return False
+            await ctx.answer(outcome)
+        finally:
+            self._tx.act_for(None)
         return True
 
     async def _outcome(self, ctx: Ctx, contract: Contract | None) -> object:
@@ -306,6 +312,7 @@ class _Unit:
         for route in self._queue.routes:
             if any(bodies.is_a(value, kind) for kind in route.kinds):
                 arguments = (value, ctx) if route.takes_ctx else (value,)
+                self._handler = route.function
                 return await route.function(*arguments)
         text = f"{service} has no handler for {message.message_type}"
         return End(error=NOT_HANDLED, description=text)

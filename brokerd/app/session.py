@@ -18,6 +18,7 @@ from brokerd.app.pool import DialogPool, PoolOptions, Receipt, Refused
 from brokerd.client.arguments import check_services
 from brokerd.client.messages import FOREVER, Wait
 from brokerd.client.session import Session as VerbSession
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import InvalidArgument, NotInContract, ServiceNotFound
 from brokerd.ids import GroupId
 
@@ -268,7 +269,8 @@ class Session(VerbSession):
             rows = await self.objects("service")
             self._queues = {str(row["name"]): str(row["queue"]) for row in rows}
         if service not in self._queues:
-            raise ServiceNotFound(f"there is no service {service} in {self.welcome.broker}")
+            near = did_you_mean(service, self._queues)
+            raise ServiceNotFound(f"there is no service {service} in {self.welcome.broker}{near}")
         return self._queues[service]
 
     # Defaults.

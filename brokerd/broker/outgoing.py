@@ -20,6 +20,7 @@ import msgspec
 from brokerd.broker.ack_state import AckState, Ranges
 from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.broker.store_reads import Spawn
+from brokerd.clock import Instant
 from brokerd.ids import BrokerId, Incarnation
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol.dialog import WHOLE
@@ -232,6 +233,11 @@ class Outgoing:
         """Bytes a boxcar must have free for this dialog's largest next fragment."""
         secured = self.live.endpoint.security is not None
         return self.window.largest_fragment + 512 + (SECURED_ROOM if secured else 0)
+
+    @property
+    def oldest_at(self) -> Instant | None:
+        """Enqueue time of the oldest message in memory; None = no message is in memory."""
+        return self.window.oldest.enqueued_at if len(self.window) else None
 
     @property
     def waiting(self) -> int:

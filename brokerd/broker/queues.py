@@ -62,8 +62,11 @@ class QueueState:
         utc: Callable[[], Instant],
     ) -> None:
         self._now = now
+        self._utc = utc
         self.youngest_at: float | None = None
         """Time of the commit of the latest message (monotonic)."""
+        self.read_at: Instant | None = None
+        """Time of the last receive that was committed or rolled back; None = never yet."""
         self.times = times
         self.on_arrival = on_arrival
         self.on_empty = on_empty
@@ -347,6 +350,7 @@ class QueueState:
             self.taken -= len(messages)
             self.taken_bytes -= size
             self.rolled_back += len(messages)
+            self.read_at = self._utc()
             if not live.gone:
                 kept = [one for one in messages if one.order >= live.dropped_before]
                 self.window.put_back(live, kept)
@@ -354,6 +358,7 @@ class QueueState:
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """Count messages whose receives have become durable."""
         self.streak = NO_STREAK
+        self.read_at = now
         count = sum([len(one.messages) for one in taken])
         self.taken -= count
         self.taken_bytes -= sum([one.size for one in taken])

@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.cli.options import AFTER, GUID, daemon_options, json_option
+from brokerd.cli.options import AFTER, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import GROUP, HANDLE
 from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since
 from brokerd.client.messages import Resent
 from brokerd.client.session import Session
@@ -55,7 +56,7 @@ command = noun(
 )
 
 
-handle_argument = click.argument("handle", type=GUID)
+handle_argument = click.argument("handle", type=HANDLE)
 
 
 @command.command(name="status")
@@ -174,7 +175,7 @@ def timer(
 
 @command.command(name="move")
 @handle_argument
-@click.argument("group", type=GUID)
+@click.argument("group", type=GROUP)
 @daemon_options
 def move(
     *, handle: bytes, group: bytes, address: str | None, config: Path | None, broker: str
@@ -190,8 +191,8 @@ def move(
 
 
 @command.command(name="resend")
-@click.argument("old", type=GUID)
-@click.argument("new", type=GUID)
+@click.argument("old", type=HANDLE)
+@click.argument("new", type=HANDLE)
 @daemon_options
 @json_option
 def resend(

@@ -28,9 +28,24 @@ from brokerd.admin.doctor.pair_checks import examine_pair, examine_service
 from brokerd.cli import doctor_watch
 from brokerd.cli.doctor_observations import Asked, pair, service, whole
 from brokerd.cli.doctor_watch import Watch
-from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
-from brokerd.cli.output import in_one_line, print_line, print_rows, warn
-from brokerd.cli.session import SILENT, is_there, session_with
+from brokerd.cli.options import (
+    SECONDS,
+    at_daemon,
+    daemon_address,
+    daemon_options,
+    given_place,
+    json_option,
+)
+from brokerd.cli.output import (
+    in_one_line,
+    print_line,
+    print_rows,
+    print_verdict,
+    quoted,
+    warn,
+)
+from brokerd.cli.session import Absence, cause, explain, session_with
+from brokerd.cli.short_ids import ANY_OF_DIALOG, BROKER_ID
 from brokerd.client.address import connector_for
 from brokerd.client.session import Session
 from brokerd.config.loading import Settings, load
@@ -51,6 +66,8 @@ from brokerd.storage.private_files import other_user_of, owner_of
 _PAIRS: Final = 10
 """Largest number of pairs of services that are checked after dialogs were watched."""
 _SORTS: Final = {Sort.PROBLEM: "PROBLEM", Sort.EVENT: "event"}
+_COLOURS: Final = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: ""}
+_INDENT: Final = 12
 _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "info"}
 
 
@@ -58,12 +75,12 @@ _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "in
 @click.argument("from_service", metavar="[FROM", required=False)
 @click.argument("to_service", metavar="[TO]]", required=False)
 @click.option("--contract", help=f"Contract of the pair's dialogs.  [default: {DEFAULT}]")
-@click.option("--to-broker", "broker_id", type=GUID, help="Id of the broker that has TO.")
+@click.option("--to-broker", "broker_id", type=BROKER_ID, help="Id of the broker that has TO.")
 @click.option("--mirror", metavar="ADDRESS", help="Address of the mirror of TO's broker.")
 @click.option("--far", metavar="ADDRESS", help="Client address of TO's daemon.")
 @click.option("--far-broker", help="The far daemon's broker that has TO.")
 @click.option("--watch", "seconds", type=SECONDS, help="Watch for failing dialogs for this time.")
-@click.option("--of", "watched", type=GUID, multiple=True, metavar="ID",
+@click.option("--of", "watched", type=ANY_OF_DIALOG, multiple=True, metavar="ID",
               help="Watch only this dialog or group: a handle or an id; repeatable.")  # fmt: skip
 @click.option("--new", is_flag=True, help="Watch only dialogs that begin during --watch.")
 @click.option("--show-events", is_flag=True, help="Also show each error event of these dialogs.")
@@ -115,6 +132,11 @@ def command(
             _inspect(where, broker, None if config is None else settings, asked, watch)
         )
     shown = chosen(found, least=Level(level), ignored={code.upper() for code in ignore})
+    place = given_place()
+    shown = [
+        msgspec.structs.replace(one, commands=tuple(at_daemon(c, place) for c in one.commands))
+        for one in shown
+    ]
     if as_json:
         print_rows(shown)
     else:
@@ -169,12 +191,13 @@ async def _inspect(
         raise
     except DaemonUnreachable as unreachable:
         about = f"daemon at {where}"
-        if is_there(where):
-            return [problem("D48", about, unreachable.message, SILENT)]
+        why = cause(where)
+        if why is not Absence.STOPPED:
+            return [problem("D48", about, *explain(where, why, unreachable.message))]
         stopped = () if settings is None else _stopped(settings)
-        return [problem("D48", about, unreachable.message, "brokerd serve -c FILE"), *stopped]
+        return [problem("D48", about, unreachable.message, "start it:", _serve()), *stopped]
     except (ObjectNotFound, BrokerUnavailable) as refused:
-        return [error("D01", f"broker {broker}", refused.message, "brokerd broker ls")]
+        return [error("D01", f"broker {broker}", refused.message, "", "brokerd broker ls")]
     except BrokerError as refused:
         return [problem("D48", f"daemon at {where}", refused.message, refused.hint)]
     found: list[Finding] = []
@@ -215,15 +238,17 @@ async def _runtime(
         found += examine_service(await service(session, one.service, one.contract))
     if len(begun) > _PAIRS or len(alone) > _PAIRS:
         text = f"dialogs of more than {_PAIRS} pairs of services failed; the others are not told"
-        found.append(problem("D54", f"broker {broker}", text, "brokerd doctor FROM TO"))
+        found.append(problem("D54", f"broker {broker}", text, "examine those that matter to you"))
 
 
 def _settings(config: Path | None, found: list[Finding]) -> Settings:
     try:
         return load(config).settings
     except ConfigError as wrong:
-        text, mend = in_one_line(wrong.message), "brokerd config check -c FILE"
-        found.append(error("D41", f"settings {config or ''}".strip(), text, mend))
+        check = f"brokerd config check {quoted(str(config))}" if config else ""
+        commands = [check] if check else []
+        text, about = in_one_line(wrong.message), f"settings {config or ''}".strip()
+        found.append(error("D41", about, text, wrong.hint, *commands))
         return Settings()
 
 
@@ -243,8 +268,8 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
         text = (
             f"{settings.instance.data_dir} belongs to user {user}: what is in it was not looked at"
         )
-        mend = f"sudo -u '#{user}' brokerd doctor -c FILE"
-        yield problem("D42", f"start of {settings.instance.name}", text, mend)
+        doctor = f"sudo -u '#{user}' brokerd doctor {given_place()}".strip()
+        yield problem("D42", f"start of {settings.instance.name}", text, "", doctor)
         return
     try:
         check_start(settings, None, user=owner_of(settings.instance.data_dir))
@@ -258,14 +283,22 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     if free < 2 * settings.store.min_free:
         text = f"{free >> 20} MiB of the disk are free"
-        yield warning("D43", f"directory {there}", text, "make room on that disk")
+        space = f"df -h {quoted(str(there))}"
+        yield warning("D43", f"directory {there}", text, "make room on that disk:", space)
+
+
+def _serve() -> str:
+    return f"brokerd serve {given_place()}".strip()
 
 
 def _show(found: list[Finding]) -> None:
     for one in found:
         mark = _SORTS.get(one.sort) or _MARKS[one.level]
-        print_line(f"{one.code} {mark:7} {one.about}: {one.text}")
+        lead = f"{one.code} {mark:7} "
+        print_verdict(lead, _COLOURS[one.level], f"{one.about}: {one.text}", indent=_INDENT)
         if one.mend:
-            print_line(f"            {one.mend}")
+            print_verdict(" " * _INDENT, "", one.mend, indent=_INDENT)
+        for command in one.commands:  # never wrapped: it can be copied as it is
+            print_line(f"{' ' * _INDENT}{command}")
     if not found:
-        print_line("nothing is wrong")
+        print_line("nothing is wrong", colour="green")

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from brokerd.admin.doctor.checks import LINGERING, MOST, BrokerSeen, Seen
+from brokerd.admin.doctor.checks import LINGERING
 from brokerd.admin.doctor.findings import Finding, Row, error, problem
 from brokerd.admin.doctor.pair_checks import FarSeen, PairSeen, ServiceSeen
+from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.cli.output import quoted
 from brokerd.client.admin import PingAnswer
 from brokerd.client.session import Session, connect
@@ -26,7 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.model import DEFAULT, MSDB
 from brokerd.routing.address import normalise
-from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus
+from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus, unsent
 
 _PAGES: Final = 10
 """Largest number of pages of messages that are searched for messages of different dialogs."""
@@ -139,7 +140,7 @@ async def declared(session: Session, status: InstanceStatus | None = None) -> Br
         contracts=await session.view("service_contracts"),
         message_usages=await session.view("service_contract_message_usages"),
         message_types=await session.view("service_message_types"),
-        readers={one.name: one.reason for one in status.queues if one.broker == name},
+        queue_status=[one for one in status.queues if one.broker == name],
     )
 
 
@@ -187,6 +188,9 @@ async def service(session: Session, name: str, contract: str | None) -> ServiceS
             one.parked for one in status.queues if one.broker == seen.name and one.name in queues
         ),
         now=status.now,
+        failed=tuple(
+            one for one in status.failed_dialogs if (one.broker, one.service) == (seen.name, name)
+        ),
     )
 
 
@@ -223,12 +227,23 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
         endpoint=await _endpoint(session),
         far=far,
         destinations=await session.view("destinations"),
+        now=status.now,
+        failed=tuple(
+            one
+            for one in status.failed_dialogs
+            if one.broker == source.name
+            and {one.service, one.far_service} == {from_service, to_service}
+        ),
+        waiting=tuple(
+            to
+            for to in status.destinations
+            if to.service == to_service and to.held_up and unsent(to, status.now)
+        ),
     )
 
 
 async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen, FarSeen] | None:
     """Return the broker at the far daemon; None, and a finding, if it cannot be queried."""
-    there = f"--address {quoted(far)}"
     try:
         async with await connect(far, broker=broker, retry=0.0) as session:
             status = await status_of(session)
@@ -237,11 +252,12 @@ async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen,
     except InvalidArgument:
         raise
     except DaemonUnreachable as unreachable:
-        mend = "brokerd serve -c FILE, there; or say with --far where it listens for clients"
+        mend = "start it there, or say with --far where it listens for clients"
         found.append(problem("D48", f"daemon at {far}", unreachable.message, mend))
     except (ObjectNotFound, BrokerUnavailable) as refused:
-        about, mend = f"broker {broker} at {far}", f"brokerd broker ls {there}"
-        found.append(error("D01", about, refused.message, mend))
+        about = f"broker {broker} at {far}"
+        brokers = f"brokerd broker ls --address {quoted(far)}"
+        found.append(error("D01", about, refused.message, "", brokers))
     except BrokerError as refused:
         found.append(problem("D48", f"daemon at {far}", refused.message, refused.hint))
     return None

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from brokerd.admin.doctor.checks import MOST, BrokerSeen, stuck_dialogs
 from brokerd.admin.doctor.findings import Finding, Row, Sort, error, warning
+from brokerd.admin.doctor.message_checks import stuck_dialogs
+from brokerd.admin.doctor.seen import MOST, BrokerSeen
 from brokerd.cli.doctor_observations import status_of, stuck_messages
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
@@ -135,8 +136,8 @@ def _findings(
     if one["service_id"] is not None:
         about += f" of {one['service_id']} with {one['far_service']}"
     many = counted(len(events), "error event", "error events, the last")
-    mend = f"brokerd dialog show {conversation_id} --broker {quoted(broker)}"
-    yield error("D54", about, f"{many}: {_describe(events[-1])}", mend)
+    show = f"brokerd dialog show {conversation_id} --broker {quoted(broker)}"
+    yield error("D54", about, f"{many}: {_describe(events[-1])}", "", show)
     if asked.show_events:
         for event in events:
             text = f"{show_instant(Instant(event['at']))} {_describe(event)}"

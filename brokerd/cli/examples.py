@@ -94,6 +94,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "brokerd doctor --watch 30s --new",
     ),
     "status": ("brokerd status", "brokerd status --check"),
+    "explain": (
+        "brokerd explain D45",
+        "brokerd explain peer_queue_full",
+        "brokerd explain clients",
+    ),
+    "top": ("brokerd top", "brokerd top --once"),
     "send": ("brokerd send --from shop --to orders --contract orders/v1 --type Order --body '{}'",),
     "receive": ("brokerd receive orders_q --wait 10s --ack",),
     "worker run": ("brokerd worker run shop.orders:app",),

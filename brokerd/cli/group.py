@@ -9,11 +9,12 @@ import click
 from brokerd.cli.options import daemon_options
 from brokerd.cli.output import print_line, warn
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import GROUP
 from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since, until
 from brokerd.client.admin import Edited
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
-from brokerd.ids import parse, show
+from brokerd.ids import show
 from brokerd.units import counted
 
 _ALL = listing(
@@ -69,17 +70,7 @@ command = noun(
 )
 
 
-def _group(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:
-    try:
-        return parse(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is no conversation group",
-            hint="it looks like a UUID; brokerd group ls --parked lists them",
-        ) from None
-
-
-_argument = click.argument("group", callback=_group)
+_argument = click.argument("group", type=GROUP)
 _reason = click.option("--reason", default="", help="The reason, for the log.")
 Do = Callable[[Session], Awaitable[Any]]
 

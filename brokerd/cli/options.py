@@ -1,19 +1,21 @@
 """Options that several commands share: the configuration, the daemon, JSON."""
 
 import os
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from brokerd.cli.permissions import VERBS
 from brokerd.client.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
-from brokerd.ids import parse
 from brokerd.protocol.client_verbs import MAX_TIMER_MS, MAX_WAIT_MS
-from brokerd.units import parse_duration
+from brokerd.units import parse_duration, printable
 
 CONFIG_VARIABLE: Final = "BROKERD_CONFIG"
 ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
@@ -25,26 +27,6 @@ _TLS: Final = (
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class _Guid(click.ParamType[bytes]):
-    """The type of an option for a handle or an id, written as commands print it."""
-
-    name = "guid"
-
-    def convert(
-        self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
-    ) -> bytes:
-        """Return the bytes; raise `UsageError` for a text that is not a handle or id."""
-        if isinstance(value, bytes):
-            return value
-        try:
-            return parse(str(value))
-        except ValueError:
-            raise UsageError(
-                f"{value!r} is no handle and no id",
-                hint="it looks like 01234567-89ab-cdef-0123-456789abcdef; see: brokerd dialog ls",
-            ) from None
 
 
 class _Seconds(click.ParamType[float]):
@@ -81,7 +63,6 @@ def _with_unit(text: str) -> float:
         return float("nan")
 
 
-GUID: Final = _Guid()
 SECONDS: Final = _Seconds(MAX_WAIT_MS / 1000)
 """Type for a waiting time, up to the longest that a verb may have (CLP-35)."""
 AFTER: Final = _Seconds(MAX_TIMER_MS / 1000)
@@ -92,19 +73,27 @@ config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     envvar=CONFIG_VARIABLE,
+    is_eager=True,
     help=f"The daemon's settings file (TOML); or set {CONFIG_VARIABLE}.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 broker_option = click.option(
-    "--broker", default="main", show_default=True, help="The broker of the instance."
+    "--broker",
+    default="main",
+    show_default=True,
+    is_eager=True,
+    help="The broker of the instance.",
 )
 
 
 def instance_options(command: _Command) -> _Command:
-    """Add the options that name the daemon: `address`, `config`, and the files of a connection."""
+    """Add the options that name the daemon: `address`, `config`, and the files of a connection.
+
+    They are eager: a shortened id (`short_ids`) is looked up at the daemon that they name."""
     address = click.option(
         "--address",
         metavar="unix:PATH|TCP://HOST:PORT",
+        is_eager=True,
         help=f"The daemon's address for clients; or set {ADDRESS_VARIABLE}, or give -c.",
     )
     return address(_tls_options(config_option(command)))
@@ -122,6 +111,7 @@ def _tls_options(command: _Command) -> _Command:
             option,
             metavar="FILE",
             expose_value=False,
+            is_eager=True,
             callback=partial(_set_variable, variable),
             help=f"{text}; or set {variable}.",
         )(command)
@@ -133,6 +123,28 @@ def _set_variable(
 ) -> None:
     if value is not None:
         os.environ[variable] = value
+
+
+def given_place() -> str:
+    """Return the options of this command line that name the daemon, to follow another command.
+
+    Empty if none was given: then the other command finds the daemon in the same way."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return ""
+    words: list[str] = []
+    for name, option in (("config", "-c"), ("address", "--address")):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words += [option, shlex.quote(printable(str(context.params[name])))]
+    return " ".join(words)
+
+
+def at_daemon(command: str, place: str) -> str:
+    """Return a command with the options that name the daemon, if it asks one and names none."""
+    program, *words = shlex.split(command)
+    names = (" ".join(words[:count]) for count in (2, 1))
+    asks = program == "brokerd" and any(VERBS.get(name) for name in names)
+    return f"{command} {place}".strip() if asks and "--address" not in words else command
 
 
 def daemon_address(address: str | None, config: Path | None) -> str:

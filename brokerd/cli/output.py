@@ -1,10 +1,14 @@
-"""Output of commands: tables on a terminal, plain columns elsewhere, JSON on request.
+"""Output of commands: tables and colours on a terminal, plain columns elsewhere, JSON on request.
 
 Never:  lets a printed value move the cursor: control characters are made visible (SX-14).
 """
 
+import os
+import re
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -26,9 +30,45 @@ def quoted(word: str) -> str:
     return shlex.quote(printable(word))
 
 
-def print_line(text: str = "") -> None:
-    """Print one line on standard output."""
-    click.echo(printable(text))
+def print_line(text: str = "", *, colour: str = "") -> None:
+    """Print one line on standard output; `colour`: the one that it has on a terminal."""
+    click.echo(painted(printable(text), colour))
+
+
+def print_verdict(lead: str, colour: str, text: str, *, indent: int = 0) -> None:
+    """Print a line whose first words have a colour, wrapped to the width of a terminal.
+
+    `indent`: columns by which the following lines are indented."""
+    lead, lines = printable(lead), [printable(text)]
+    if sys.stdout.isatty():
+        width = max(40, terminal_width())
+        lines = textwrap.wrap(
+            f"{lead}{lines[0]}",
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines[0] = lines[0][len(lead) :]
+    click.echo(painted(lead, colour) + "\n".join(lines))
+
+
+def painted(text: str, colour: str) -> str:
+    """Return text in a colour, if standard output is a terminal that has colours.
+
+    The variable NO_COLOR, if it is not empty, switches colours off."""
+    return click.style(text, fg=colour, bold=True) if colour and has_colours() else text
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal on which colours are wanted."""
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_wanted and sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; 80 if they are unknown."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def warn(text: str) -> None:
@@ -56,7 +96,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     title, columns = printable(title), [printable(column) for column in columns]
     cells = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _rich_table(title, columns, cells)
+        _rich_table(title, *fitted(columns, cells, terminal_width()))
         return
     click.echo(title)
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -76,7 +116,44 @@ def ago(at: Instant | None, now: Instant) -> str:
     return f"{seconds}s"
 
 
-def _rich_table(title: str, columns: Sequence[str], cells: list[list[str]]) -> None:
+def fitted(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return columns and cells that suit a terminal, and the columns that were left out.
+
+    Ids are shortened to as many digits as distinguish those shown. If the table is still too wide,
+    columns without any content are left out."""
+    rows = [list(row) for row in cells]
+    short = _shortened({cell for row in rows for cell in row if _ID.fullmatch(cell)})
+    rows = [[short.get(cell, cell) for cell in row] for row in rows]
+    if not rows or _natural_width(columns, rows) <= width:
+        return list(columns), rows, []
+    kept = [at for at in range(len(columns)) if any(row[at] not in _NOTHING for row in rows)]
+    left_out = [name for at, name in enumerate(columns) if at not in kept]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows], left_out
+
+
+_ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOTHING: Final = frozenset({"", "-", "0", "no"})
+_GAP: Final = 2
+
+
+def _shortened(ids: set[str]) -> dict[str, str]:
+    """Return each id with its beginning that no other one has, of 8 digits or more."""
+    for size in (8, 13, 18, 23):
+        if len({one[:size] for one in ids}) == len(ids):
+            return {one: one[:size] for one in ids}
+    return {}
+
+
+def _natural_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return sum(widths) + _GAP * (len(widths) + 1)
+
+
+def _rich_table(
+    title: str, columns: Sequence[str], cells: list[list[str]], left_out: Sequence[str]
+) -> None:
     from rich import box  # noqa: PLC0415  # takes a tenth of a second, and only tables need it
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -87,4 +164,7 @@ def _rich_table(title: str, columns: Sequence[str], cells: list[list[str]]) -> N
         drawn.add_column(column, overflow="fold")
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console().print(drawn)
+    console = Console(width=terminal_width(), highlight=False)
+    console.print(drawn)
+    if left_out:
+        console.print(Text(f"  nothing in: {', '.join(left_out)}"))

@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import BROKER_ID
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.client.session import Session
 from brokerd.process.exit_statuses import FAILED, OK
@@ -18,7 +19,9 @@ _NAME_ONE = "name the service that talks to it with --from, as the way back may 
 @click.command(name="ping")
 @click.argument("service")
 @click.option("--from", "from_service", metavar="SERVICE", help="The service that gets replies.")
-@click.option("--broker-id", type=GUID, help="The broker that the sender names with the service.")
+@click.option(
+    "--broker-id", type=BROKER_ID, help="The broker that the sender names with the service."
+)
 @click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="Longest wait.")
 @daemon_options
 @json_option

@@ -6,9 +6,10 @@ import click
 
 from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_line, print_rows, quoted, warn
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import GROUP, HANDLE
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
@@ -26,8 +27,8 @@ from brokerd.units import counted
     help="Largest number of messages to receive.",
 )
 @click.option("--wait", type=SECONDS, default=0.0, help="Longest wait, in seconds.")
-@click.option("--conversation", type=GUID, help="Only messages of the dialog with this handle.")
-@click.option("--group", type=GUID, help="Only messages of this conversation group.")
+@click.option("--conversation", type=HANDLE, help="Only messages of the dialog with this handle.")
+@click.option("--group", type=GROUP, help="Only messages of this conversation group.")
 @click.option("--ack", "acknowledge", is_flag=True, help="Confirm that the messages are removed.")
 @daemon_options
 @json_option

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from brokerd.cli.object_commands import route as command
-from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import SERVING_RETRY, ask, waited_for
+from brokerd.cli.short_ids import BROKER_ID, HANDLE
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.clock import show_instant
@@ -45,9 +46,9 @@ def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) ->
         click.option("--reply", is_flag=True, help="For a message from the target's side."),
         click.option("--arriving", is_flag=True, help="For a message from another instance."),
         click.option(
-            "--broker-id", type=GUID, help="The broker that the sender names with the service."
+            "--broker-id", type=BROKER_ID, help="The broker that the sender names with the service."
         ),
-        click.option("--handle", type=GUID, help="The handle of a dialog, instead of a service."),
+        click.option("--handle", type=HANDLE, help="The handle of a dialog, instead of a service."),
         click.argument("service", required=False),
     ):
         run = option(run)

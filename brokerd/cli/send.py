@@ -12,9 +12,10 @@ import msgspec
 
 from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, warn
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import GROUP, HANDLE
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, Body, Message
 from brokerd.client.session import Session
 from brokerd.config.toml_file import did_you_mean
@@ -33,14 +34,14 @@ from brokerd.process.exit_statuses import FAILED, OK
 @click.command(name="send")
 @click.option("--from", "from_service", help="The local service that sends.")
 @click.option("--to", "to_service", help="The service to send to, local or far.")
-@click.option("--on", "on", type=GUID, multiple=True, help="Send on this dialog; repeatable.")
+@click.option("--on", "on", type=HANDLE, multiple=True, help="Send on this dialog; repeatable.")
 @click.option("--contract", help="Contract of the dialog.  [default: DEFAULT]")
 @click.option("--type", "message_type", help="Message type.  [default: DEFAULT]")
 @click.option("--body", help="The body, as text.")
 @click.option("--file", "source", type=click.File("rb"), help="File with the body, - for input.")
 @click.option("--lifetime", type=int, help="Seconds the dialog may last.")
-@click.option("--related", type=GUID, help="Begin the dialog in the group of this one.")
-@click.option("--group", type=GUID, help="Begin the dialog in this group.")
+@click.option("--related", type=HANDLE, help="Begin the dialog in the group of this one.")
+@click.option("--group", type=GROUP, help="Begin the dialog in this group.")
 @click.option("--broker-id", help=f"Broker of the service: a GUID, or {CURRENT_DATABASE}.")
 @click.option("--encryption", type=click.Choice(["on", "off"]), help="[default: the broker's]")
 @click.option("--wait", type=SECONDS, help="Longest wait for a reply, in seconds.")

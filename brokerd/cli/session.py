@@ -1,6 +1,9 @@
 """The session of a command with a daemon: connect, run the command's requests, disconnect."""
 
 import asyncio
+import enum
+import os
+import pwd
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -43,19 +46,64 @@ async def waited_for(connecting: Awaitable[_T], address: str, seconds: float) ->
         timer.cancel()
 
 
-def is_there(address: str) -> bool:
-    """Return whether a program accepts connections at the socket."""
+class Absence(enum.Enum):
+    """Why no daemon answers at an address."""
+
+    STOPPED = enum.auto()
+    """Nothing listens there."""
+    SILENT = enum.auto()
+    """Something accepts connections, and says nothing."""
+    FORBIDDEN = enum.auto()
+    """The socket, or a directory on the way to it, is not for this user."""
+
+
+def cause(address: str) -> Absence:
+    """Return why no daemon answers at an address, as far as the socket shows it."""
     if not address.startswith("unix:"):
-        return False
+        return Absence.STOPPED
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(address.removeprefix("unix:"))
         except BlockingIOError:  # the socket's backlog of clients is full
-            return True
+            return Absence.SILENT
+        except PermissionError:
+            return Absence.FORBIDDEN
         except OSError:
-            return False
-        return True
+            return Absence.STOPPED
+        return Absence.SILENT
+
+
+def explain(address: str, why: Absence, message: str) -> tuple[str, str]:
+    """Return what is wrong, and what to do about it; `message`: the error of the client."""
+    if why is not Absence.FORBIDDEN:
+        return message, SILENT if why is Absence.SILENT else _ABSENT
+    path = Path(address.removeprefix("unix:"))
+    owner = next((one for one in map(_owner, (path, *path.parents)) if one is not None), None)
+    me = _user_name(os.geteuid())
+    text = f"user {me} may not use {path}"
+    text += "" if owner is None else f", which belongs to {_user_name(owner)}"
+    as_owner = (
+        "the daemon's user" if owner is None else f"that user (sudo -u {_user_name(owner)} ...)"
+    )
+    return text, (
+        f"run the command as {as_owner}; or give the socket a place that other users can reach "
+        "(clients.listen), and grant them what they need: brokerd grant --help"
+    )
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"#{user}"
 
 
 async def session_with(
@@ -126,9 +174,8 @@ def ask(
                 where, broker, retry=_RETRY, of_instance=of_instance, wait=wait
             )
         except DaemonUnreachable as error:
-            raise DaemonUnreachable(
-                error.message, hint=SILENT if is_there(where) else _ABSENT
-            ) from error
+            text, hint = explain(where, cause(where), error.message)
+            raise DaemonUnreachable(text, hint=hint) from error
         async with session:
             return await work(session)
 

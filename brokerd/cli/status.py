@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, print_json, print_line, table
+from brokerd.cli.options import daemon_options, given_place, json_option
+from brokerd.cli.output import ago, print_json, print_line, print_verdict, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.config.exposure import describe
@@ -44,9 +44,14 @@ def command(
 
 def show(status: InstanceStatus, worries: list[str]) -> None:
     """Print the whole screen."""
-    print_line(f"ATTENTION: {len(worries)} to look at" if worries else "OK: all is well")
+    if worries:
+        print_line(f"ATTENTION: {len(worries)} to look at", colour="red")
+    else:
+        print_line("OK: all is well", colour="green")
     for worry in worries:
-        print_line(f"  - {worry}")
+        print_verdict("  - ", "", worry, indent=4)
+    if worries:
+        print_line(f"  the commands that help: brokerd doctor {given_place()}".rstrip())
     print_line()
     print_line(_who(status))
     print_line(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
@@ -109,7 +114,7 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
         oldest,
         readers,
         handler,
-        queue.reason or queue.full or _retrying(queue),
+        queue.reason or queue.full or _retrying(queue) or queue.off_because,
     )
 
 

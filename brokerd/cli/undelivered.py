@@ -6,10 +6,9 @@ Calls:  the views of a session.      Never:  raises; without permission it retur
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from brokerd.app.dialog import NOWHERE
+from brokerd.app.nearby import NOWHERE, near_service
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
-from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import BrokerError
 from brokerd.units import counted
 
@@ -44,7 +43,7 @@ async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
         found.setdefault((row["to_service_name"], row["transmission_status"]), []).append(row)
     lines = []
     for (to, status), rows in list(found.items())[:SHOWN]:
-        near = await _near(session, to) if rows[0]["status_key"] in NOWHERE else ""
+        near = await near_service(session, to) if rows[0]["status_key"] in NOWHERE else ""
         look = f"brokerd dialog status {rows[0]['conversation_handle']} --broker {quoted(broker)}"
         lines.append(f"{_count(rows)} for {quoted(to)}: {status}{near}; {look}")
     if page.next is not None:
@@ -53,11 +52,6 @@ async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
             f"these are of the first {len(page.rows)} that wait; see brokerd transmission ls {of}"
         )
     return lines
-
-
-async def _near(session: Session, wanted: str) -> str:
-    rows = await session.view("services")
-    return did_you_mean(wanted, [str(row["name"]) for row in rows])
 
 
 def _count(rows: Sequence[Mapping[str, Any]]) -> str:

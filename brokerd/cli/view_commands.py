@@ -5,7 +5,7 @@ Never:  has code for a single view: each noun lists the columns to show, and the
 To add a noun: a module with `noun(...)`, and `listing` or `showing` for each of its commands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ import click
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import ago, print_line, print_rows, quoted, table
 from brokerd.cli.session import ask
+from brokerd.cli.short_ids import is_shortened, only
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
 from brokerd.clock import Instant, SystemClock, is_instant, show_instant
@@ -132,21 +133,13 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
     def run(
         *, value: str, address: str | None, config: Path | None, broker: str, as_json: bool
     ) -> None:
+        noun = click.get_current_context().command_path.split()[1]
+
         async def fetch(session: Session) -> list[Row]:
-            for key in keys:
-                try:
-                    found = await session.view(view, where={key: value})
-                except InvalidArgument:
-                    if key is keys[-1]:
-                        raise
-                    continue
-                if found:
-                    return found
-            return []
+            return await _matching(session, view, keys, value, noun)
 
         rows = ask(fetch, address=address, config=config, broker=broker)
         if not rows:
-            noun = click.get_current_context().command_path.split()[1]
             raise ObjectNotFound(
                 f"there is no {noun} {value!r}", hint=f"brokerd {noun} ls lists what there is"
             )
@@ -158,6 +151,25 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
 
     run = click.argument("value", metavar=argument)(run)
     return click.command(name="show", help=text)(daemon_options(json_option(run)))
+
+
+async def _matching(
+    session: Session, view: str, keys: Sequence[str], value: str, noun: str
+) -> list[Row]:
+    """Return the rows with a value, or one shortened id, in the first column that has it."""
+    for key in keys:
+        short = is_shortened(key, value)
+        try:
+            found = await session.view(view, where={key: f"{value}*" if short else value})
+        except InvalidArgument:
+            if key is keys[-1]:
+                raise
+            continue
+        if short and found:
+            only({str(row[key]) for row in found}, value, noun, f"brokerd {noun} ls")
+        if found:
+            return found
+    return []
 
 
 def present(view: str, row: Row) -> None:

@@ -12,8 +12,11 @@ Never:  writes after a failure or the end, or commits if a cancelled receive con
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from types import CodeType
 from typing import Any, Final
 
+from brokerd.client.call_sites import Site, call_site, note
 from brokerd.client.link import Link
 from brokerd.client.recording import Recording
 from brokerd.client.requests import Pending
@@ -45,6 +48,10 @@ class Exchange:
         self._link = link
         self._recording = recording
         self._verbs: list[tuple[str, tuple[object, ...]]] = []
+        self._sites: list[Site] = []
+        # Of the collected verbs, so that a failed commit can name the line of the program.
+        self.on_behalf_of: CodeType | None = None
+        """The code of the handler whose result is being sent; None = the program calls itself."""
 
     # Verbs.
 
@@ -67,6 +74,7 @@ class Exchange:
         if self._size > FRAME_LIMIT or len(self._verbs) >= MAX_VERBS:
             return False
         self._verbs.append((verb, args))
+        self._sites.append(self._site(verb))
         return True
 
     async def write(self, verb: str, args: tuple[object, ...]) -> None:
@@ -102,6 +110,20 @@ class Exchange:
             raise
         except (NoSuchTx, TransactionAborted) as error:
             raise (self.failure or error) from None
+
+    def _site(self, verb: str) -> Site:
+        site, handler = call_site(verb), self.on_behalf_of
+        if site.code is None and handler is not None:
+            return Site(verb, handler, handler.co_firstlineno)
+        return site
+
+    def explain(self, error: BrokerError) -> None:
+        """Add the lines of the program that called the collected verbs to an error of the commit.
+
+        Raises: nothing.
+        """
+        if text := note(self._sites):
+            error.add_note(text)
 
     def check_open(self) -> None:
         """Check that the transaction accepts further verbs.
@@ -220,29 +242,33 @@ class Exchange:
     async def _interact(self) -> None:
         """Make the transaction interactive, and write the verbs collected so far."""
         self._tx, begun = await self._link.begin()
-        begun.future.add_done_callback(self._answered)
+        begun.future.add_done_callback(partial(self._answered, Site("begin", None, 0)))
         verbs, self._verbs = self._verbs, []
-        for verb, args in verbs:
+        sites, self._sites = self._sites, []
+        for (verb, args), site in zip(verbs, sites, strict=True):
             await self._wait_for_room()
-            self._request(verb, args)
+            self._request(verb, args, site)
 
     async def _wait_for_room(self) -> None:
         """Wait until the link may have one more unanswered request (CLP-30)."""
         if self._tx is not None and not self._link.may_write:
             await self._link.room_in_tx(self._tx)
 
-    def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
+    def _request(self, verb: str, args: tuple[object, ...], site: Site | None = None) -> Pending:
         assert self._tx is not None, "only an interactive transaction writes requests"
         pending = self._latest = self._link.in_tx(self._tx, verb, args)
+        answered = partial(self._answered, site or self._site(verb))
         if pending.future.done():  # refused by the link: note the failure before a commit
-            self._answered(pending.future)
+            answered(pending.future)
         else:
-            pending.future.add_done_callback(self._answered)
+            pending.future.add_done_callback(answered)
         return pending
 
-    def _answered(self, future: "asyncio.Future[object]") -> None:
+    def _answered(self, site: Site, future: "asyncio.Future[object]") -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, BrokerError):
+            if self.failure is None and (text := note([site])):
+                error.add_note(text)
             self._fail(error)
 
     def _fail(self, error: BrokerError) -> None:

@@ -60,7 +60,7 @@ def _over(error: BrokerError) -> BrokerError:
     """Return the error for a request on a link that has ended: it is not retryable."""
     over = copy(error)
     over.retryable = False  # type: ignore[misc]  # only of this copy
-    over.hint = "this session is over: connect again"  # type: ignore[misc]  # likewise
+    over.advise("this session is over: connect again")
     return over
 
 

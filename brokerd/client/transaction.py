@@ -7,6 +7,7 @@ Never:  accepts a verb after its end, or commits after one of its verbs has fail
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -462,7 +463,10 @@ class Transaction:
         except TransactionAborted as error:
             failure = self._exchange.failure
             if failure is not None and failure is not error:
-                raise failure from error
+                raise failure from None  # it says why, and the daemon only that there was one
+            raise
+        except BrokerError as error:
+            self._exchange.explain(error)
             raise
         self.committed = True
 
@@ -524,6 +528,15 @@ class Transaction:
         """
         self._exchange.close()
         self._recording.receives_alone(queue, asked)
+
+    def act_for(self, handler: Callable[..., object] | None) -> None:
+        """Name a handler as the caller of the next verbs, whose result they send (SDK-25).
+
+        None: the program calls verbs itself again. Only the SDK itself calls this.
+
+        Raises: nothing.
+        """
+        self._exchange.on_behalf_of = getattr(handler, "__code__", None)
 
     @property
     def is_open(self) -> bool:

@@ -455,6 +455,7 @@ class Assembly:
             file_problems=parts.exposure.file_problems,
             certificates=parts.certificate_expiry.soon,
             no_master_key=parts.credential_store.why_no_key,
+            failed_dialogs=parts.log.errors.failed_since,
             next_pass=lambda: parts.ticker.next_run_of("transmitter"),
         )
 

@@ -125,6 +125,11 @@ class SendWindow(Generic[M]):
         return self._slots[self._unsent].message if self._unsent < len(self._slots) else None
 
     @property
+    def oldest(self) -> M:
+        """The oldest message in memory; there must be one."""
+        return self._slots[0].message
+
+    @property
     def settled(self) -> int:
         """The sequence up to which, inclusive, everything in memory is acknowledged."""
         return self._slots[0].message.sequence - 1 if self._slots else _NONE_HELD

@@ -44,6 +44,7 @@ from brokerd.sessions.work import Work, body_size
 from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 
+_FAILED: Final = "an earlier request of this transaction failed"
 _NOTHING: Final = object()
 """Marker: a verb succeeded and has no value."""
 _LATER: Final = object()
@@ -71,6 +72,7 @@ class OpenTx(Work):
     __slots__ = (
         "_blameless",
         "_cancelled",
+        "_cause",
         "_first_failure",
         "_given_up",
         "_has_only_begun",
@@ -93,7 +95,7 @@ class OpenTx(Work):
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
         self._blameless = False  # it failed for others' locks, or for lack of room (PBT-10)
-        self._first_failure = ""
+        self._first_failure = self._cause = ""
         self._has_only_begun = self._is_committing = False
         self._is_removed = False  # its commit or rollback ran, or the client is gone
         self.used_at = client.now()
@@ -284,6 +286,7 @@ class OpenTx(Work):
         if self.tx.state is TxState.OPEN:
             self.tx.fail()
             self._first_failure = error.code
+            self._cause = f"{type(error).__name__}: {error.message}"
         # A deadlock victim rolls back now, not at its ROLLBACK request: the other transactions wait
         # for its locks (GRP-12). A failure caused by others' locks or by lack of room keeps the
         # rollback from counting (PBT-10).
@@ -345,11 +348,13 @@ class OpenTx(Work):
     def _refuse(self, request: int, verb: wire.Verb | Unfit) -> object:
         """Refuse a request that follows a failed one; a commit also ends the transaction."""
         self._cancelled.discard(request)
-        reason = self._given_up or "an earlier request of this transaction failed"
+        reason = self._given_up or _FAILED
+        if self._given_up is None and self._cause:
+            reason = f"{_FAILED}: {self._cause}"
         if isinstance(verb, wire.Commit):
             self._remove()
             self._blameless |= self._first_failure in verb.not_counted
-            self._roll_back(Undone(error=reason))
+            self._roll_back(Undone(error=self._cause or reason))
             self._client.responses.failed(request, TransactionAborted(reason))
             return _LATER
         raise TransactionAborted(reason)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId, Span
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
@@ -49,16 +49,9 @@ SCAN: Final = 100_000
 
 T = TypeVar("T")
 Filter = Mapping[str, Sequence[object]]
-"""Allowed values by column name (the tables of columns are below); one may be a `Prefix`."""
+"""Allowed values by column name (the tables of columns are below); or one `Span` of ids."""
 MOST_ALIKE: Final = 1_000
 """Most endpoints that one beginning of an id names."""
-
-
-class Prefix(NamedTuple):
-    """All ids that begin alike: from the lowest to the highest of them."""
-
-    lowest: bytes
-    highest: bytes
 
 
 class Listed(NamedTuple, Generic[T]):
@@ -386,16 +379,19 @@ class Listings:
 
 
 def _conditions(columns: Mapping[str, Column[Any]], where: Filter) -> list[ColumnElement[bool]]:
-    return [_condition(columns[name], values) for name, values in where.items()]
+    return [_condition(columns[name], list(values)) for name, values in where.items()]
 
 
-def _condition(column: Column[Any], values: Sequence[object]) -> ColumnElement[bool]:
-    if len(values) == 1 and isinstance(values[0], Prefix):
-        # A range alone might be searched for in the order of the keys, through the whole table.
-        key = endpoints.c.endpoint_key
-        alike = select(key).where(column.between(*values[0])).limit(MOST_ALIKE)
-        return key.in_(alike)
-    return column.in_(list(values))
+def _condition(column: Column[Any], values: list[object]) -> ColumnElement[bool]:
+    match values:
+        case [Span(low, high)] if column.table is endpoints:
+            # A range alone might be searched for in the order of the keys, through the whole table.
+            key = endpoints.c.endpoint_key
+            return key.in_(select(key).where(column.between(low, high)).limit(MOST_ALIKE))
+        case [Span(low, high)]:
+            return column.between(low, high)
+        case _:
+            return column.in_(values)
 
 
 async def _page(

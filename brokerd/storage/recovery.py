@@ -7,7 +7,7 @@ Never:  loads a message into memory: memory is empty at a start, and each window
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -68,7 +68,7 @@ def read_recovered(connection: Connection) -> Recovered:
     # by their own index.
     dropped = deferred_drops.noted(connection)
     if dropped:
-        since.clear()  # the first messages may be dropped ones, which no longer wait
+        since = _first_of_others(connection, levels)  # the first messages may be dropped ones
         for queue, level, count in chain.from_iterable(
             deferred_drops.counts(connection, one) for one in PLACES
         ):
@@ -92,6 +92,22 @@ def read_recovered(connection: Connection) -> Recovered:
     )
 
 
+def _first_of_others(
+    connection: Connection, levels: Mapping[int, Sequence[tuple[QueueKey, int, int, int]]]
+) -> dict[tuple[QueueKey, int], int]:
+    """Return when the first message that is not of a dropped endpoint was enqueued.
+
+    By queue and level; a level with none is missing."""
+    found: dict[tuple[QueueKey, int], int] = {}
+    for place, rows in levels.items():
+        for queue, level, _, first in rows:
+            row = connection.execute(_first_kept[place], (queue, level, first)).fetchone()
+            if row is not None:
+                key = QueueKey(queue), level
+                found[key] = min(found.get(key, row[0]), row[0])
+    return found
+
+
 def _shelf(
     number: int, levels: Sequence[tuple[QueueKey, int, int, int]]
 ) -> tuple[int, QueueKey | None, int, int]:
@@ -112,6 +128,15 @@ _by_level = {
 }
 _enqueued_at = {
     place: f"SELECT enqueued_at FROM {table_at(place)} WHERE queuing_order = ?"  # noqa: S608
+    for place in PLACES
+}
+_LOOKED_AT = 10_000
+"""Messages of a level that a start looks at to find the first that still waits."""
+_first_kept = {
+    place: "SELECT enqueued_at FROM (SELECT enqueued_at, endpoint_key, queuing_order"  # noqa: S608
+    f" FROM {table_at(place)} WHERE {found_at(place)} AND queue_key = ? AND priority = ?"
+    f" AND queuing_order >= ? ORDER BY queuing_order LIMIT {_LOOKED_AT})"
+    f" WHERE endpoint_key NOT IN ({deferred_drops.DROPPED}) ORDER BY queuing_order LIMIT 1"
     for place in PLACES
 }
 # The index has exactly these rows; without the hint, SQLite reads the whole table.

@@ -4,16 +4,29 @@ PURE.  The daemon fills an `InstanceStatus` and sends it as plain maps; the comm
 Every field has a default, so that either side may be the newer one.
 """
 
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import OpenListener
-from brokerd.units import counted
+from brokerd.units import counted, show_duration
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
 """Microseconds of waiting without progress that cause a warning (Numbers: stuck message)."""
+SILENT_AFTER: Final = 10 * SECOND
+"""Microseconds of silence of a peer that owes acknowledgements, after which it is a concern."""
+REPEATS: Final = 2
+"""Repeated transmissions without an acknowledgement that are a concern: some 12 s by default."""
+QUIET: Final = frozenset({"", "not_attempted", "awaiting_ack"})
+"""Status keys of messages that nothing holds up."""
+UNREAD_AFTER: Final = 60 * SECOND
+UNREAD_AT_FIRST: Final = 15 * SECOND
+"""Microseconds without a receive after which waiting messages count as unread; the second, if
+nothing was received since the daemon started."""
+CLOCK_TOLERANCE: Final = timedelta(minutes=5)
+"""The largest difference of two clocks that is no concern (Numbers: clock tolerance)."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +48,20 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Number of groups that wait for their next attempt, which is not a concern yet."""
     last_error: str = ""
     """Error of the latest attempt."""
+    enqueued: int = 0
+    received: int = 0
+    """Messages that came, and whose receive was committed, since the daemon started."""
     full: str = ""
     """Content, limits and refusals of a queue at its limit (REL-42); empty = it has room."""
+    off_because: str = ""
+    """Why and by whom the queue was switched off; empty = it is on, or nothing is known."""
+    is_poisoned: bool = False
+    """Whether it is off because of one conversation, which `brokerd queue cure` ends (PSN-2)."""
+    is_activation_off: bool = False
+    """Whether the queue has a handler, and its activation is switched off."""
+    unread: str = ""
+    """Why nothing receives the messages that wait; empty = none has waited long, or something
+    receives (MON-70)."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +70,32 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """Normalised address; empty for dialogs without a destination."""
     broker: str = ""
-    """Broker of the dialogs, if there is no address."""
+    """Broker of the dialogs that have no address, or of those that are held up."""
     messages: int = 0
     state: str = "idle"
     """State: idle, connecting, online, suppressed; delayed if there is no destination."""
     status_key: str = ""
     detail: str = ""
+    text: str = ""
+    """Meaning of the key, with the detail."""
     since: Instant | None = None
     oldest_at: Instant | None = None
     next_attempt_at: Instant | None = None
     failures: int = 0
     """Number of successive failed attempts to connect. Without a destination: the highest number of
     failed searches for a route among the dialogs."""
+    held_up: int = 0
+    """Number of the messages whose dialogs have the status `status_key`, if that is none of `QUIET`
+    (MON-71)."""
+    service: str = ""
+    """A far service for which messages are held up, or that no route leads to."""
+    dialog: str = ""
+    """Handle of a dialog with that service."""
+    repeats: int = 0
+    """Largest number of times that a dialog's messages were sent again since the last
+    acknowledgement."""
+    heard_at: Instant | None = None
+    """Instant of the last frame from the peer; None = no connection is open."""
 
 
 class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +196,32 @@ class DoorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Instant of the last refusal."""
 
 
+class FailedDialogs(msgspec.Struct, frozen=True, kw_only=True):
+    """Dialogs that brokers ended with the same error between the same services (MON-72)."""
+
+    broker: str = ""
+    service: str = ""
+    far_service: str = ""
+    contract: str = ""
+    code: int = 0
+    """Number of the error, below 0; 0 = a message was refused for `reason`."""
+    reason: str = ""
+    count: int = 0
+    last_at: Instant = Instant(0)
+    example: str = ""
+    """Identifier of the latest of these conversations."""
+    is_initiator: bool | None = None
+
+
+class ClockApart(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected peer whose clock differs from this one by more than the tolerance (MON-73)."""
+
+    peer: str
+    """Name or address of the peer."""
+    ahead: float = 0.0
+    """Seconds by which its clock is ahead; negative = behind."""
+
+
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `brokerd status` shows."""
 
@@ -213,6 +278,9 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences about dialogs whose end was announced, by broker (REL-44)."""
     dialog_limits: tuple[str, ...] = ()
     """Sentences about users and peers that were refused a dialog in the last hour (REL-45)."""
+    failed_dialogs: tuple[FailedDialogs, ...] = ()
+    """Dialogs that failed in the last hour, the most frequent error first; at most 20 rows."""
+    clocks_apart: tuple[ClockApart, ...] = ()
 
 
 def concerns(status: InstanceStatus) -> list[str]:
@@ -230,26 +298,92 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [
         f"broker {d.broker_id} is at {d.earlier}, and at {d.later}" for d in status.duplicates
     ]
+    found += [apart(one) for one in status.clocks_apart]
     for queue in status.queues:
-        name = f"{queue.name} of broker {queue.broker}" if queue.broker else queue.name
-        if queue.status != "on":
-            found.append(f"queue {name} is {queue.status}, {counted(queue.ready, 'message')} in it")
-        elif queue.reason:
-            found.append(f"queue {name}: {queue.reason}")
-        if queue.parked:
-            count = counted(queue.parked, "group is", "groups are")
-            found.append(f"queue {name}: {count} parked; brokerd group ls --parked")
-    for to in status.destinations:
-        if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
-            why = " ".join(word for word in (to.status_key, to.detail) if word)
-            where = to.address or "no destination"
-            count = counted(to.messages, "message waits", "messages wait")
-            found.append(f"{count} for {where}: {why or to.state}")
+        found += _queue_concerns(queue)
+    found += [sentence for to in status.destinations if (sentence := unsent(to, status.now))]
+    found += [failure(one) for one in status.failed_dialogs]
     found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
     found += [status.no_master_key] if status.no_master_key else []
     found += [expiry(one) for one in status.certificates]
     found += status.warnings
     return found + [f"grants: {one}" for one in status.unknown_users]
+
+
+def _queue_concerns(queue: QueueStatus) -> list[str]:
+    found: list[str] = []
+    name = f"{queue.name} of broker {queue.broker}" if queue.broker else queue.name
+    if queue.status != "on":
+        because = f": {queue.off_because}" if queue.off_because else ""
+        count = counted(queue.ready, "message")
+        found.append(f"queue {name} is {queue.status}, {count} in it{because}")
+    elif queue.reason:
+        found.append(f"queue {name}: {queue.reason}")
+    elif queue.unread:
+        found.append(f"queue {name}: {queue.unread}")
+    if queue.full:
+        found.append(f"queue {name} is full: {queue.full}")
+    if queue.parked:
+        count = counted(queue.parked, "group is", "groups are")
+        found.append(f"queue {name}: {count} parked; brokerd group ls --parked")
+    return found
+
+
+def unsent(to: DestinationStatus, now: Instant) -> str:
+    """Return why messages for a destination do not arrive; empty = nothing holds them up.
+
+    A message on its way is no concern, nor is a destination for which none waits (MON-71)."""
+    if not to.messages:
+        return ""
+    is_held = to.status_key not in QUIET
+    silent = _silence(to, now)
+    is_repeated = to.repeats >= REPEATS
+    if not (
+        is_held or silent or is_repeated or to.state in ("suppressed", "delayed") or _stuck(to, now)
+    ):
+        return ""
+    count = counted(to.held_up or to.messages, "message waits", "messages wait")
+    where = to.address or to.service or "no destination"
+    if to.address and to.service:
+        where = f"{to.service} at {to.address}"
+    if silent and not is_held:
+        return f"{count} for {where}: it has been silent for {silent // SECOND} s"
+    if is_repeated and not is_held:
+        return f"{count} for {where}: sent {to.repeats + 1} times, and not acknowledged"
+    why = to.text or " ".join(word for word in (to.status_key, to.detail) if word)
+    return f"{count} for {where}: {why or to.state}"
+
+
+def _silence(to: DestinationStatus, now: Instant) -> int:
+    """Return how long, in microseconds, a peer has been silent that owes acknowledgements; else 0.
+
+    Both the oldest message and the silence must have lasted for `SILENT_AFTER`."""
+    if to.heard_at is None or to.oldest_at is None:
+        return 0
+    lasted = min(now - to.heard_at, now - to.oldest_at)
+    return lasted if lasted > SILENT_AFTER else 0
+
+
+def failure(one: FailedDialogs) -> str:
+    """Return dialogs that failed as a sentence (MON-72)."""
+    ways = (
+        f"{one.service} to {one.far_service}"
+        if one.is_initiator is not False
+        else (f"{one.far_service} to {one.service}")
+    )
+    many = counted(one.count, "dialog", "dialogs")
+    under = f" under contract {one.contract}" if one.contract else ""
+    why = f"error {one.code}: {one.reason}" if one.code else one.reason
+    if not one.code:
+        return f"messages of {many} from {ways}{under} were refused: {why}"
+    return f"{many} from {ways}{under} failed: {why}"
+
+
+def apart(one: ClockApart) -> str:
+    """Return the difference of two clocks as a sentence (MON-73)."""
+    way = "ahead of" if one.ahead > 0 else "behind"
+    size = show_duration(timedelta(seconds=round(abs(one.ahead))))
+    return f"the clock of {one.peer} is {size} {way} that of this instance"
 
 
 def expiry(one: CertificateStatus) -> str:

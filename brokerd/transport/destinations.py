@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from brokerd.clock import Clock
+from brokerd.clock import SECOND, Clock, Instant
 from brokerd.config.settings import EndpointState
 from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, LoginState, Outcome, Received
@@ -122,6 +122,25 @@ class Destinations(EndpointLife, Neighbours):
         """Return whether a connection serves the address now."""
         known = self._known.get(address)
         return known is not None and known.connection is not None
+
+    def last_heard_at(self, address: str) -> Instant | None:
+        """Return when the peer's last frame arrived; None = no connection serves the address."""
+        known = self._known.get(address)
+        if known is None or known.connection is None:
+            return None
+        silent = self._clock.monotonic() - known.connection.machine.heard_at
+        return Instant(self._clock.utc() - int(silent * SECOND))
+
+    def clocks(self) -> list[tuple[str, float]]:
+        """Return the name or address of each connected peer that reports its clock (TRN-47).
+
+        With it, return the seconds by which that clock is ahead; negative = behind."""
+        found: list[tuple[str, float]] = []
+        for one in self.peers.online.values():
+            if (ahead := one.clock_ahead) is not None:
+                name = one.identity.name if one.identity.is_authenticated else ""
+                found.append((name or one.address or one.place or one.remote, ahead))
+        return found
 
     def is_suppressed(self, address: str) -> bool:
         """Return whether an address has failed and is not tried now (TRN-15, TRN-16)."""

@@ -166,7 +166,7 @@ async def _run_while_another_has(keep: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_directory_that_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(idle.DirectoryTaken, match=f"^another run has {tmp_path}$"):
+    with pytest.raises(idle.DirectoryTaken, match=f"(?m)^another run has {tmp_path}$"):
         asyncio.run(_run_while_another_has(tmp_path))
     assert not list(tmp_path.iterdir())
 

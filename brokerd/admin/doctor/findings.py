@@ -9,8 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from brokerd.clock import SECOND, Instant, show_instant
+
 Row = dict[str, Any]
 """A row of a view."""
+RECENT: Final = 3600 * SECOND
+"""Age below which an incident is reported as a warning; an older one is reported as information."""
 
 
 class Level(enum.StrEnum):
@@ -46,28 +50,30 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     """The fault."""
     mend: str = ""
-    """The command that repairs the fault, or the setting to change."""
+    """What to do, in words; empty = the commands say it."""
     sort: Sort = Sort.DIAGNOSIS
+    commands: tuple[str, ...] = ()
+    """Commands that show more or repair the fault, in this order, without placeholders (MON-74)."""
 
 
-def error(code: str, about: str, text: str, mend: str = "") -> Finding:
+def error(code: str, about: str, text: str, mend: str = "", *commands: str) -> Finding:
     """Return an error: something does not work."""
-    return Finding(code, Level.ERROR, about, text, mend)
+    return Finding(code, Level.ERROR, about, text, mend, commands=commands)
 
 
-def warning(code: str, about: str, text: str, mend: str = "") -> Finding:
+def warning(code: str, about: str, text: str, mend: str = "", *commands: str) -> Finding:
     """Return a warning: something will stop working, or does not work in all cases."""
-    return Finding(code, Level.WARNING, about, text, mend)
+    return Finding(code, Level.WARNING, about, text, mend, commands=commands)
 
 
-def info(code: str, about: str, text: str, mend: str = "") -> Finding:
+def info(code: str, about: str, text: str, mend: str = "", *commands: str) -> Finding:
     """Return information: something is over, or may be intended."""
-    return Finding(code, Level.INFO, about, text, mend)
+    return Finding(code, Level.INFO, about, text, mend, commands=commands)
 
 
-def problem(code: str, about: str, text: str, mend: str = "") -> Finding:
+def problem(code: str, about: str, text: str, mend: str = "", *commands: str) -> Finding:
     """Return a problem: something could not be checked."""
-    return Finding(code, Level.ERROR, about, text, mend, Sort.PROBLEM)
+    return Finding(code, Level.ERROR, about, text, mend, Sort.PROBLEM, commands)
 
 
 def chosen(found: Iterable[Finding], *, least: Level, ignored: Collection[str]) -> list[Finding]:
@@ -90,3 +96,8 @@ def status_of(found: Iterable[Finding]) -> int:
         if one.level is not Level.INFO:
             worst = max(worst, ORDER.index(one.level))
     return worst
+
+
+def clock_time(at: object) -> str:
+    """Return an instant as text; "soon" if it is unknown."""
+    return show_instant(Instant(at)) if isinstance(at, int) else "soon"

@@ -12,27 +12,27 @@ from typing import Final
 import msgspec
 
 from brokerd.admin.doctor.checks import (
-    BrokerSeen,
     broker_endpoint,
     delivery,
     must_be_encrypted,
-    not_read,
-    parked_groups,
-    stuck_dialogs,
     without_binding,
 )
-from brokerd.admin.doctor.findings import Finding, Row, error, info, problem, warning
+from brokerd.admin.doctor.findings import Finding, Row, error, info, problem
+from brokerd.admin.doctor.message_checks import failed_dialogs, held_up, stuck_dialogs
+from brokerd.admin.doctor.queue_checks import examine_queue, parked_groups
+from brokerd.admin.doctor.seen import BrokerSeen
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
+from brokerd.telemetry.status import DestinationStatus, FailedDialogs, unsent
 
-_MIRROR_MEND: Final = "brokerd destination ls; start one of the two instances"
-_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
-    Reason.MIRROR_ERROR: ("D20", _MIRROR_MEND),
-    Reason.MIRROR_INITIALISING: ("D20", _MIRROR_MEND),
+_MIRROR_MEND: Final = ("start one of the two instances:", "brokerd destination ls")
+_ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
+    Reason.MIRROR_ERROR: ("D20", *_MIRROR_MEND),
+    Reason.MIRROR_INITIALISING: ("D20", *_MIRROR_MEND),
     Reason.DUPLICATE_BROKER: ("D55", "brokerd doctor, there: it names the two, and the cure"),
-    Reason.FORWARDING_DISABLED: ("D16", "brokerd endpoint alter forwarding=true, there"),
-    DropReason.FORWARD_STORE_FULL: ("D17", "brokerd endpoint alter forward_size_mb=..., there"),
+    Reason.FORWARDING_DISABLED: ("D16", "there: brokerd endpoint alter forwarding=true"),
+    DropReason.FORWARD_STORE_FULL: ("D17", "there: brokerd endpoint alter forward_size_mb=..."),
 }
 _OFF: Final = {Reason.SENDER_DISABLED, DropReason.BROKER_DISABLED}
 _CONNECTING: Final = {Reason.DNS_FAILED: "D36", Reason.CONNECT_FAILED: "D37"}
@@ -61,11 +61,16 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why no ping was sent; "" if one was sent."""
     instance: str = ""
     """Name of the near instance, whose daemon was queried."""
+    now: Instant = Instant(0)
     endpoint: Row | None = None
     """The broker endpoint of the near instance."""
     far: FarSeen | None = None
     """The far instance, if it has the far service and could be queried."""
     destinations: list[Row] = []
+    failed: tuple[FailedDialogs, ...] = ()
+    """Dialogs between the two services that failed in the last hour."""
+    waiting: tuple[DestinationStatus, ...] = ()
+    """The destinations for which messages to the far service wait."""
 
 
 class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +86,8 @@ class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
     parked: int = 0
     """Number of parked groups in the queue of the service."""
     now: Instant = Instant(0)
+    failed: tuple[FailedDialogs, ...] = ()
+    """Dialogs of the service that failed in the last hour."""
 
 
 def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
@@ -94,17 +101,19 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
     yield from _queue(broker, service)
     accepted = _accepted(broker, service)
     if contract is not None and _row(broker.contracts, contract) is None:
-        text, mend = "there is no such contract", f"brokerd contract create {quote(contract)}"
+        text = "there is no such contract"
+        mend = "correct the name, or declare the contract and its types (brokerd apply); there are:"
         about = f"contract {contract} of broker {broker.name}"
-        yield error("D07", about, text, f"{mend} --broker {of}")
+        yield error("D07", about, text, mend, f"brokerd contract ls --broker {of}")
     elif contract is not None and contract not in accepted:
         yield _unaccepted(broker, service, contract, accepted)
     elif not accepted:
         text = "it accepts no contract, so dialogs can begin there and none can be begun to it"
-        mend = f"brokerd service alter {quote(service)} contracts=DEFAULT --broker {of}"
-        yield info("D07", f"service {service} of broker {broker.name}", text, mend)
+        alter = f"brokerd service alter {quote(service)} contracts=DEFAULT --broker {of}"
+        yield info("D07", f"service {service} of broker {broker.name}", text, "", alter)
     yield from parked_groups(broker, seen.parked)
     yield from stuck_dialogs(broker, seen.now)
+    yield from failed_dialogs(seen.failed, seen.now)
 
 
 def examine_pair(pair: PairSeen) -> Iterator[Finding]:
@@ -115,22 +124,28 @@ def examine_pair(pair: PairSeen) -> Iterator[Finding]:
     if any(one.code in ("D05", "D01") for one in declared):
         return  # no dialog can begin, or arrive
     if pair.ping is None:
-        yield problem("D38", f"the way to {pair.to_service}", pair.not_pinged, "brokerd ping")
+        again = f"brokerd ping {quote(pair.to_service)} --broker {quote(pair.source.name)}"
+        yield problem("D38", f"the way to {pair.to_service}", pair.not_pinged, "", again)
         return
-    yield from _way(pair, pair.ping)
+    way = list(_way(pair, pair.ping))
+    yield from way
+    if not way:
+        for to in pair.waiting:
+            yield held_up(to, unsent(to, pair.now))
+    yield from failed_dialogs(pair.failed, pair.now)
 
 
 def _source(pair: PairSeen) -> Iterator[Finding]:
     broker, of = pair.source, quote(pair.source.name)
     if _row(broker.services, pair.from_service) is None:
         text = f"broker {broker.name} has no such service, so nothing can begin, or be answered"
-        mend = f"brokerd service create {quote(pair.from_service)} queue=QUEUE --broker {of}"
-        yield error("D05", f"service {pair.from_service}", text, mend)
+        yield error("D05", f"service {pair.from_service}", text, *_make_service(broker))
         return
     if _row(broker.contracts, pair.contract) is None:
         text = f"broker {broker.name}, where dialogs begin, has no such contract"
-        mend = f"brokerd contract create {quote(pair.contract)} --broker {of}"
-        yield error("D07", f"contract {pair.contract}", text, mend)
+        mend = "correct the name, or declare the contract and its types (brokerd apply); there are:"
+        contracts = f"brokerd contract ls --broker {of}"
+        yield error("D07", f"contract {pair.contract}", text, mend, contracts)
     yield from _queue(broker, pair.from_service)
 
 
@@ -151,8 +166,13 @@ def _target(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
 def _absent(broker: BrokerSeen, service: str) -> Finding:
     near = _near(service, (str(row["name"]) for row in broker.services))
     text = f"broker {broker.name} has no such service{near}"
-    mend = f"brokerd service create {quote(service)} queue=QUEUE --broker {quote(broker.name)}"
-    return error("D05", f"service {service}", text, mend)
+    return error("D05", f"service {service}", text, *_make_service(broker))
+
+
+def _make_service(broker: BrokerSeen) -> tuple[str, str]:
+    """Return what helps where a service is missing, and the command that lists the others."""
+    mend = "correct the name, or declare it with its queue (brokerd service create); there are:"
+    return mend, f"brokerd service ls --broker {quote(broker.name)}"
 
 
 def _accepted(broker: BrokerSeen, service: str) -> set[str]:
@@ -166,8 +186,10 @@ def _unaccepted(broker: BrokerSeen, service: str, contract: str, accepted: set[s
     text = f"it is no target for contract {contract}, only for "
     text += ", ".join(sorted(accepted)) or "none"
     named = quote(",".join(sorted({*accepted, contract})))
-    mend = f"brokerd service alter {quote(service)} contracts={named} --broker {quote(broker.name)}"
-    return error("D07", f"service {service} of broker {broker.name}", text, mend)
+    accept = f"brokerd service alter {quote(service)} contracts={named}"
+    accept += f" --broker {quote(broker.name)}"
+    mend = "use a contract that it accepts, or let it accept this one:"
+    return error("D07", f"service {service} of broker {broker.name}", text, mend, accept)
 
 
 def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
@@ -175,20 +197,10 @@ def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
     queue = None if row is None else _row(broker.queues, str(row["service_queue_id"]))
     if queue is None:
         return
-    if queue["is_enqueue_enabled"] and queue["is_receive_enabled"]:
-        if why_not := broker.readers.get(str(queue["name"])):
-            yield not_read(broker.name, str(queue["name"]), why_not)
-        if queue.get("is_full"):
-            name, of = quote(str(queue["name"])), quote(broker.name)
-            text = f"it is full, with {queue['ready_count']} messages that can be received"
-            mend = f"brokerd queue show {name} --broker {of}; then receive, or raise its limit"
-            yield warning("D74", f"queue {queue['name']} of broker {broker.name}", text, mend)
-        return
-    why = queue["status_reason"] or "no reason is known"
-    of = quote(broker.name)
-    mend = f"brokerd queue alter {quote(str(queue['name']))} status=on --broker {of}"
-    about = f"queue {queue['name']} of broker {broker.name}"
-    yield error("D06", about, f"it is off, for service {service} as well: {why}", mend)
+    name = str(queue["name"])
+    status = next((one for one in broker.queue_status if one.name == name), None)
+    if status is not None:
+        yield from examine_queue(status)
 
 
 def _contract(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
@@ -200,16 +212,18 @@ def _contract(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
     if here != there:
         unlike = sorted({name for name, _ in {*here.items()} ^ {*there.items()}})
         text = f"{pair.source.name} and {target.name} do not mean the same by {', '.join(unlike)}"
-        mend = "brokerd contract show at both sides; give the new one a name of its own"
-        yield error("D08", about, text, mend)
+        mend = "give the new one a name of its own; compare it at both sides:"
+        show = f"brokerd contract show {quote(pair.contract)} --broker {quote(pair.source.name)}"
+        yield error("D08", about, text, mend, show)
         return
     for name in sorted(here):
         mine, theirs = _row(pair.source.message_types, name), _row(target.message_types, name)
         ours, others = (one and one["validation_desc"] for one in (mine, theirs))
         if ours != others:
             text = f"it is checked as {ours} at {pair.source.name}, as {others} at {target.name}"
-            mend = f"brokerd message-type alter {quote(name)} validation=... at one side"
-            yield error("D09", f"message type {name}", text, mend)
+            mend = "apply the same declaration on both sides; here it is:"
+            show = f"brokerd message-type show {quote(name)} --broker {quote(pair.source.name)}"
+            yield error("D09", f"message type {name}", text, mend, show)
 
 
 def _types(broker: BrokerSeen, contract: str) -> Mapping[str, tuple[bool, bool]]:
@@ -231,11 +245,13 @@ def _mirrored(pair: PairSeen) -> Iterator[Finding]:
         for one in routes
     ):
         return
-    named = quote(str(routes[0]["name"])) if routes else "NAME"
     text = f"no route to {pair.to_service} has {pair.mirror} and another address (RTE-50)"
-    mend = f"brokerd route alter {named} mirror={quote(pair.mirror)} "
-    mend += f"--broker {quote(pair.source.name)}"
-    yield error("D18", f"the routes of broker {pair.source.name}", text, mend)
+    about, of = f"the routes of broker {pair.source.name}", quote(pair.source.name)
+    if not routes:
+        yield error("D18", about, text, "make a route to it (brokerd route create)")
+        return
+    alter = f"brokerd route alter {quote(str(routes[0]['name']))} mirror={quote(pair.mirror)}"
+    yield error("D18", about, text, "", f"{alter} --broker {of}")
 
 
 # Checked from near to far: the endpoints, then the step at which the ping stopped, then the
@@ -260,15 +276,18 @@ def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     about = f"destination {last.where}"
     if last.instance != pair.instance or row is None:
         text = f"nothing was heard of a ping within {ping.seconds:.1f} s, after {last.instance}"
-        yield error("D38", about, text, f"brokerd ping {quote(pair.to_service)}")
+        yield error("D38", about, text, "", f"brokerd ping {quote(pair.to_service)}")
         return
     reason = str(row["status_key"] or "")
     code = _CONNECTING.get(Reason(reason), "D38") if reason in set(Reason) else "D38"
     text = row["last_error"] or f"it does not answer within {ping.seconds:.1f} s"
-    mend = f"brokerd destination retry {quote(last.where)}"
+    mend = (
+        "see whether the daemon there runs, its endpoint is started, and the network passes; then:"
+    )
+    command = f"brokerd destination retry {quote(last.where)}"
     if reason == Reason.AUTH_FAILED:  # no attempt helps before each knows the other
-        mend = "brokerd peer pair"
-    yield error(code, about, str(text), mend)
+        mend, command = "each side has to know the other's certificate:", "brokerd peer pair"
+    yield error(code, about, str(text), mend, command)
 
 
 def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
@@ -287,12 +306,14 @@ def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     if last.where.rpartition(":")[2] not in ports:
         text = f"the way leads there, and instance {pair.far.instance} listens at "
         text += ", ".join(map(str, listens))
-        mend = f"brokerd route alter {quote(last.route or 'NAME')} address=..., unless a gateway "
-        mend += "there passes it on"
-        yield error("D24", f"address {last.where}", text, mend)
+        mend = "correct the address of the route, unless a gateway there passes it on:"
+        show = f"brokerd route show {quote(last.route or '')} --broker {quote(pair.source.name)}"
+        yield error("D24", f"address {last.where}", text, mend, *([show] if last.route else []))
 
 
-def _stopped(pair: PairSeen, step: PingStep) -> Finding:
+def _stopped(  # noqa: PLR0911  # one return a cure
+    pair: PairSeen, step: PingStep
+) -> Finding:
     # The reason of the step chooses the cure: each is repaired elsewhere, by another command.
     """Return the finding for the step at which the path ends."""
     back = step.leg == "back"
@@ -301,28 +322,30 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
     text = status_text(step.reason) + (f": {step.detail}" if step.detail else "")
     about = f"the way {'back to' if back else 'to'} {service}, at {where}"
     if step.reason == DropReason.HOPS_EXHAUSTED and (circle := _circle(pair, step)):
-        mend = "brokerd instance-route alter or drop one of its routes, so that the way ends"
-        return error("D15", about, f"it goes in a circle: {circle}", mend)
+        mend = "alter or drop one of its routes, so that the way ends:"
+        routes = "brokerd instance-route ls"
+        return error("D15", about, f"it goes in a circle: {circle}", mend, routes)
     of = f" --broker {quote(step.broker)}" if step.broker else ""
     noun = "route" if step.broker else "instance-route"
-    create = f"brokerd {noun} create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
+    create = f"make a route: brokerd {noun} create NAME service={quote(service)} "
+    create += f"address=TCP://HOST:PORT{of}; the present ones:"
+    routes = f"brokerd {noun} ls{of}"
     if step.reason == DropReason.SERVICE_NOT_IN_BROKER:
-        code = "D05"
-        about = f"broker {step.where}"
-        mend = f"brokerd service create {quote(service)} queue=QUEUE --broker {quote(step.where)}"
-        if step.route:
-            mend += f"; or brokerd {noun} alter {quote(step.route)} broker=ID{of}"
-    elif step.reason in _OFF:
-        code, mend = "D02", f"brokerd broker enable {quote(step.broker or 'NAME')}"
-    elif step.reason in _ELSEWHERE:
-        code, mend = _ELSEWHERE[step.reason]
-    elif step.reason not in LACKING or not step.broker:
-        code, mend = "D15", create
-    elif back:
-        code, mend = "D13", create
-    else:
-        return _no_way(pair, about, text, create, of)
-    return error(code, about, text, mend)
+        mend = "correct the name, declare the service there, or let the route name another broker:"
+        show = [f"brokerd {noun} show {quote(step.route)}{of}"] if step.route else []
+        services = f"brokerd service ls --broker {quote(step.where)}"
+        return error("D05", f"broker {step.where}", text, mend, services, *show)
+    if step.reason in _OFF:
+        enable = f"brokerd broker enable {quote(step.broker or 'main')}"
+        return error("D02", about, text, "", enable)
+    if step.reason in _ELSEWHERE:
+        code, *cure = _ELSEWHERE[step.reason]
+        return error(code, about, text, *cure)
+    if step.reason not in LACKING or not step.broker:
+        return error("D15", about, text, create, routes)
+    if back:
+        return error("D13", about, text, create, routes)
+    return _no_way(pair, about, text, create, of)
 
 
 def _circle(pair: PairSeen, last: PingStep) -> str:
@@ -341,10 +364,11 @@ def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Find
     for route in pair.source.routes:
         if route["remote_service_name"] == service and route["is_expired"]:
             name = str(route["name"])
-            mend = f"brokerd route alter {quote(name)} lifetime=7d{of}"
-            return error("D11", about, f"route {name} to it has expired", mend)
+            extend = f"brokerd route alter {quote(name)} lifetime=7d{of}"
+            return error("D11", about, f"route {name} to it has expired", "", extend)
     near = _near(service, (str(one["remote_service_name"]) for one in pair.source.routes))
-    return error("D12" if near else "D10", about, text + near, create)
+    explain = f"brokerd route explain {quote(service)}{of}"
+    return error("D12" if near else "D10", about, text + near, create, explain)
 
 
 def _near(name: str, others: Iterator[str]) -> str:

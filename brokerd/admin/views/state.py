@@ -8,27 +8,36 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import QueueState
-from brokerd.clock import Instant
+from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import OpenListener
 from brokerd.delivery.outgoing.classification import HERE
 from brokerd.delivery.outgoing.transmission_status import Attempts, attempts
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
+from brokerd.model import QueueStatus as QueueChange
+from brokerd.routing.reasons import Reason, status_text
 from brokerd.security.grants import Entry
 from brokerd.storage.loss_acceptance import loss_path
 from brokerd.telemetry.status import (
+    CLOCK_TOLERANCE,
+    QUIET,
+    UNREAD_AFTER,
+    UNREAD_AT_FIRST,
     CertificateStatus,
+    ClockApart,
     DestinationStatus,
     DuplicateStatus,
+    FailedDialogs,
     FileProblem,
     InstanceStatus,
     PublicGrant,
@@ -37,7 +46,7 @@ from brokerd.telemetry.status import (
 )
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
-from brokerd.units import counted, show_size
+from brokerd.units import counted, show_duration, show_size
 
 RECENT_S: Final = 3600.0
 """Seconds for which a refusal of a dialog is shown."""
@@ -45,6 +54,15 @@ _SLICE: Final = 1_000
 """Endpoints looked at between two turns of the loop."""
 _DESCRIPTORS: Final = "/dev/fd"
 """The directory in which the system lists the descriptors of the reading process."""
+
+
+class _Unsent(NamedTuple):
+    """The messages of one dialog that wait, and the status of their transmission."""
+
+    broker: str
+    out: Outgoing
+    key: str
+    detail: str
 
 
 class About(msgspec.Struct, frozen=True):
@@ -100,6 +118,7 @@ class StateReport:
         file_problems: Callable[[], Iterable[FileProblem]],
         certificates: Callable[[], Sequence[CertificateStatus]],
         no_master_key: Callable[[], str],
+        failed_dialogs: Callable[[Instant], Sequence[FailedDialogs]],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
         next_pass: Callable[[], Instant],
@@ -107,8 +126,9 @@ class StateReport:
     ) -> None:
         """Create the source of reports.
 
-        `late`: returns the seconds that a commit of a broker has waited, if that is too long,
-        else 0. `next_pass`: returns when delayed dialogs are classified again (XMT-9).
+        `failed_dialogs`: returns the dialogs that have failed since an instant. `late`: returns the
+        seconds that a commit of a broker has waited, if that is too long, else 0. `next_pass`:
+        returns when delayed dialogs are classified again (XMT-9).
         """
         self._about = about
         self._brokers = brokers
@@ -128,6 +148,7 @@ class StateReport:
         self._file_problems = file_problems
         self._certificates = certificates
         self._no_master_key = no_master_key
+        self._failed_dialogs = failed_dialogs
         self._late = late
         self._duplicates = duplicates
         self._next_pass = next_pass
@@ -145,6 +166,7 @@ class StateReport:
             for state, count in (await one.store.endpoints.count_by_state()).items():
                 dialogs[state] = dialogs.get(state, 0) + count
         listeners = self._destinations.listeners
+        now = broker.clock.utc()
         return InstanceStatus(
             instance=about.instance,
             instance_id=show(about.instance_id),
@@ -152,7 +174,7 @@ class StateReport:
             version=about.version,
             broker=broker.name,
             broker_id=show(broker.broker_id),
-            now=broker.clock.utc(),
+            now=now,
             started_at=about.started_at,
             state=self._condition(),
             listening=tuple(one.address for one in listeners if one.address is not None),
@@ -185,6 +207,12 @@ class StateReport:
             lingering_after=about.lingering_after,
             idle_dialogs=self._idle(),
             dialog_limits=tuple(self._dialog_limits()),
+            failed_dialogs=tuple(self._failed_dialogs(Instant(now - round(RECENT_S * SECOND)))),
+            clocks_apart=tuple(
+                ClockApart(peer=peer, ahead=ahead)
+                for peer, ahead in self._destinations.clocks()
+                if abs(ahead) > CLOCK_TOLERANCE.total_seconds()
+            ),
         )
 
     @property
@@ -247,24 +275,57 @@ class StateReport:
         queue = state.queue
         on = queue.enqueue_enabled and queue.receive_enabled
         activation = queue.activation
+        readers = self._readers.running(broker.name, name)
+        is_activation_off = activation is not None and not activation.enabled
+        off = None if on else queue.status
         return QueueStatus(
             broker=broker.name,
             name=name,
             ready=state.ready_count,
+            enqueued=state.enqueued,
+            received=state.received,
             oldest_ready_at=state.oldest_at,
             status="on" if on else "off",
             handler=activation.procedure if activation is not None else "",
-            readers=self._readers.running(broker.name, name),
+            readers=readers,
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),
             full=_full(state),
+            off_because="" if off is None else _why_off(off),
+            is_poisoned=off is not None and bool(off.conversation_id),
+            is_activation_off=is_activation_off,
+            unread="" if readers or not on else self._unread(broker, state),
             **held,
         )
+
+    def _unread(self, broker: Broker, queue: QueueState) -> str:
+        """Return why nothing receives the messages of a queue without running readers (MON-70).
+
+        Empty if something does: a receive that waits, one whose transaction is open, or one within
+        the last minute. A program that has connected only now has some seconds to begin."""
+        oldest, now = queue.oldest_at, broker.clock.utc()
+        if oldest is None or queue.taken or queue.line.is_expecting:
+            return ""
+        last, allowed = queue.read_at, UNREAD_AFTER
+        if last is None:
+            last, allowed = self._about.started_at, UNREAD_AT_FIRST
+        if now - max(oldest, last) <= allowed:
+            return ""
+        activation = queue.queue.activation
+        if activation is None:
+            why = "no program receives them, and the queue has no activation"
+        elif activation.enabled:
+            why = "no reader runs"
+        else:
+            why = "no program receives them, and the activation of the queue is off"
+        waited = show_duration(timedelta(seconds=(now - oldest) // SECOND))
+        count = counted(queue.ready_count, "message waits", "messages wait")
+        return f"{count}, the oldest for {waited}: {why}"
 
     async def _waiting(self) -> list[DestinationStatus]:
         """Return rows of waiting messages: one for each destination, even if no message waits, and
         one for each broker and reason of messages without a destination."""
-        waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
+        waiting: dict[tuple[str, str, str, str], list[_Unsent]] = {}
         for broker in list(self._brokers.values()):
             for count, live in enumerate(broker.endpoints.all(), 1):
                 if count % _SLICE == 0:
@@ -276,8 +337,8 @@ class StateReport:
                 # A held dialog sends nothing, whatever destination it had before it ended.
                 at = "" if out.held else out.route.address or ""
                 group = (at, "", "", "") if at else ("", broker.name, key, detail)
-                waiting.setdefault(group, []).append(out)
-        rows = [self._destination(*group, outs) for group, outs in waiting.items()]
+                waiting.setdefault(group, []).append(_Unsent(broker.name, out, key, detail))
+        rows = [self._destination(*group, unsent) for group, unsent in waiting.items()]
         shown = {row.address for row in rows}
         rows += [
             self._destination(one.address, "", "", "", [])
@@ -287,12 +348,14 @@ class StateReport:
         return sorted(rows, key=lambda row: (row.address, row.broker))
 
     def _destination(
-        self, address: str, broker: str, key: str, detail: str, outs: list[Outgoing]
+        self, address: str, broker: str, key: str, detail: str, unsent: list[_Unsent]
     ) -> DestinationStatus:
+        outs = [one.out for one in unsent]
         count = sum(out.pending for out in outs)
         if not address:
             since = [out.route.since for out in outs if out.route.since]
             tried = any(out.route.matches and not out.held for out in outs)
+            endpoint = outs[0].live.endpoint
             return DestinationStatus(
                 broker=broker,
                 address=address,
@@ -300,24 +363,51 @@ class StateReport:
                 state="delayed",
                 status_key=key,
                 detail=detail,
+                text=status_text(key, detail),
                 since=Instant(min(since)) if since else None,
+                oldest_at=_oldest(outs),
                 next_attempt_at=self._next_pass() if tried else None,
                 failures=max(out.route.matches for out in outs),
+                held_up=count,
+                service=endpoint.far_service,
+                dialog=show(endpoint.handle),
             )
-        if address == HERE:
-            return DestinationStatus(
-                address=address, messages=count, state="online", status_key=key, detail=detail
-            )
-        status = self._destinations.status(address)
-        return DestinationStatus(
+        is_here = address == HERE
+        status = None if is_here else self._destinations.status(address)
+        worst = _worst(unsent)
+        common = DestinationStatus(
             address=address,
             messages=count,
+            oldest_at=_oldest(outs),
+            repeats=max((out.window.attempts for out in outs), default=0),
+        )
+        if worst:
+            endpoint, key, detail = worst[0].out.live.endpoint, worst[0].key, worst[0].detail
+            is_of_peer = status is None or key != status.reason
+            common = msgspec.structs.replace(
+                common,
+                broker=worst[0].broker,
+                held_up=sum(one.out.pending for one in worst),
+                service=endpoint.far_service if is_of_peer else "",
+                dialog=show(endpoint.handle),
+            )
+        if status is None:
+            text = status_text(key, detail) if key else ""
+            return msgspec.structs.replace(
+                common, state="online", status_key=key, detail=detail, text=text
+            )
+        key = key or status.reason or (Reason.AWAITING_ACK.value if count else "")
+        detail = detail or status.detail
+        return msgspec.structs.replace(
+            common,
             state=str(status.state),
-            status_key=key or status.reason or ("awaiting_ack" if count else ""),
-            detail=detail or status.detail,
+            status_key=key,
+            detail=detail,
+            text=status_text(key, detail) if key else "",
             since=status.since,
             next_attempt_at=status.suppressed_until,
             failures=status.failures,
+            heard_at=self._destinations.last_heard_at(address),
         )
 
     def explain(self, out: Outgoing) -> tuple[str, str]:
@@ -367,6 +457,31 @@ class StateReport:
             size_bytes=_size(path),
             wal_bytes=_size(path.with_name(path.name + "-wal")),
         )
+
+
+def _oldest(outs: Iterable[Outgoing]) -> Instant | None:
+    """Return when the oldest message in memory was sent; None = all are only in the store."""
+    return min((at for out in outs if (at := out.oldest_at) is not None), default=None)
+
+
+def _worst(unsent: Iterable[_Unsent]) -> list[_Unsent]:
+    """Return the messages that are held up for the reason that holds up most messages."""
+    by_reason: dict[tuple[str, str], list[_Unsent]] = {}
+    for one in unsent:
+        if one.key not in QUIET:
+            by_reason.setdefault((one.key, one.detail), []).append(one)
+    return max(
+        by_reason.values(), key=lambda held: sum(one.out.pending for one in held), default=[]
+    )
+
+
+def _why_off(status: QueueChange) -> str:
+    """Return why a queue was switched off (PBT-1)."""
+    if not status.conversation_id:
+        return f"{status.reason}, by {status.changed_by}"
+    count = counted(status.rollbacks, "rollback")
+    last = f", the last for {status.error}" if status.error else ""
+    return f"{count} of conversation {show(status.conversation_id)}{last}"
 
 
 def _full(queue: QueueState) -> str:

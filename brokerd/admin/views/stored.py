@@ -16,7 +16,16 @@ from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.outgoing.transmission_status import Attempts
 from brokerd.errors import InvalidArgument
-from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, parse, show
+from brokerd.ids import (
+    BrokerId,
+    ConversationId,
+    EndpointKey,
+    GroupId,
+    Span,
+    parse,
+    parse_span,
+    show,
+)
 from brokerd.model import DEFAULT_PRIORITY, DIALOG_TIMER, END_DIALOG, ERROR, is_system
 from brokerd.protocol import fragments
 from brokerd.protocol.admin_verbs import ViewOptions
@@ -34,15 +43,18 @@ from brokerd.storage.listings import (
     ListedGroup,
     ListedMessage,
     ListedRetained,
-    Prefix,
 )
 
 Row = dict[str, object]
 
 BODIES: Final = 4 * 1024 * 1024
 """Most bytes of bodies in a page, unless its first message alone is larger."""
+SHORTENED: Final = "*"
+"""End of a value that stands for all ids that begin with the digits before it (CLP-90)."""
 _IDS: Final = frozenset(
     {
+        "broker_id",
+        "broker_instance",
         "conversation_handle",
         "conversation_id",
         "conversation_group_id",
@@ -67,10 +79,16 @@ and last sequence, and last fragment; None = no message is held.
 
 def is_wanted(row: Row, where: Mapping[str, object]) -> bool:
     """Return whether a row has the values, or one of several values, that are asked for."""
-    return all(
-        row[column] in wanted if isinstance(wanted, list) else row[column] == wanted
-        for column, wanted in where.items()
-    )
+    return all(_matches(column, row[column], wanted) for column, wanted in where.items())
+
+
+def _matches(column: str, value: object, wanted: object) -> bool:
+    if isinstance(wanted, list):
+        return value in wanted
+    if column in _IDS and isinstance(wanted, str) and wanted.endswith(SHORTENED):
+        digits = wanted.removesuffix(SHORTENED).replace("-", "").lower()
+        return str(value).replace("-", "").startswith(digits)
+    return value == wanted
 
 
 class StoredViews:
@@ -413,11 +431,10 @@ def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
                 f"rows cannot be chosen by column {name!r}",
                 hint=f"they can by: {', '.join(columns)}",
             )
-        values = wanted if isinstance(wanted, list) else [wanted]
-        is_whole = columns is RETAINED_COLUMNS or name not in _PREFIXED or len(values) != 1
-        if not is_whole and str(values[0]).endswith("*"):
-            where[name] = [_prefix(name, str(values[0]))]
+        if name in _IDS and isinstance(wanted, str) and wanted.endswith(SHORTENED):
+            where[name] = [_span(name, wanted)]
             continue
+        values = wanted if isinstance(wanted, list) else [wanted]
         where[name] = [_id(name, str(one)) if name in _IDS else _value(name, one) for one in values]
     return where
 
@@ -440,24 +457,11 @@ def fits(value: int) -> bool:
 _STATES: Final = tuple(state.value for state in State if state is not State.NONE)
 
 
-def _prefix(name: str, text: str) -> Prefix:
-    """Return the ids that begin with a text such as `1f0a*`."""
-    digits = text.removesuffix("*").replace("-", "").lower()
-    if not LEAST_DIGITS <= len(digits) <= _DIGITS or not _HEX.issuperset(digits):
-        raise InvalidArgument(
-            f"{name}: {text[:64]!r} is not the beginning of an id",
-            hint=f"give {LEAST_DIGITS} of its digits or more, and a star",
-        )
-    lowest, highest = digits.ljust(_DIGITS, "0"), digits.ljust(_DIGITS, "f")
-    return Prefix(bytes.fromhex(lowest), bytes.fromhex(highest))
-
-
-LEAST_DIGITS: Final = 4
-"""Fewest digits of the beginning of an id."""
-_DIGITS: Final = 32
-_HEX: Final = frozenset("0123456789abcdef")
-_PREFIXED: Final = frozenset({"conversation_handle", "conversation_id", "conversation_group_id"})
-"""Columns of ids whose beginning is enough in the views of endpoints."""
+def _span(name: str, text: str) -> Span:
+    try:
+        return parse_span(text.removesuffix(SHORTENED))
+    except ValueError as error:
+        raise InvalidArgument(f"{name}: {error}") from None
 
 
 def _id(name: str, text: str) -> BrokerId:

@@ -217,6 +217,7 @@ class ArrivalCounters:
             last_acked_sequence=out.acks.stored_sequence if out is not None else -1,
             last_acked_fragment=out.acks.stored_fragment if out is not None else -1,
             reason=reason,
+            dropped_as=counted or None,
             ssb_code=ssb_code,
         )
 

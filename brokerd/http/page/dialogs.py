@@ -10,7 +10,6 @@ import msgspec
 
 from brokerd.admin.timeline import OTHER, Flow, Joined, Side
 from brokerd.admin.timeline import join as join_sides
-from brokerd.admin.views.stored import LEAST_DIGITS
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import BrokerError, ConversationNotFound
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
@@ -28,7 +27,7 @@ from brokerd.http.page.words import (
     number,
     said,
 )
-from brokerd.ids import parse
+from brokerd.ids import is_beginning, parse
 from brokerd.protocol.inquiry import SideReport
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import status_text
@@ -40,7 +39,6 @@ WAIT: Final = 3.0
 STATES: Final = {
     state.value: state.name.replace("_", " ").lower() for state in State if state is not State.NONE
 }
-_DIGITS: Final = frozenset("0123456789abcdefABCDEF-")
 
 
 async def load(desk: Desk, query: Query) -> Row:
@@ -61,7 +59,7 @@ async def load(desk: Desk, query: Query) -> Row:
         "services": [],
     }
     after = query.get("after") or None
-    if q and _DIGITS.issuperset(q) and len(q.replace("-", "")) >= LEAST_DIGITS:
+    if is_beginning(q):
         rows = await _by_id(desk, broker, q, where)
         if rows or len(q) > 20:  # noqa: PLR2004  # no service has such a name
             return found | {"by": "id", "dialogs": rows}

@@ -68,7 +68,7 @@ async def test_a_dialog_that_ends_before_its_time_is_told_with_its_services(
     assert (one.code, one.level, one.sort) == ("D54", Level.ERROR, Sort.DIAGNOSIS)
     assert one.about == f"dialog {name} of urn:desk with urn:shop"
     assert "42 sold out" in one.text
-    assert one.mend == f"brokerd dialog show {name} --broker main"
+    assert one.commands == (f"brokerd dialog show {name} --broker main",)
 
 
 @pytest.mark.rule("MON-20", "MON-21")

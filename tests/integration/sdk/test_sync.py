@@ -114,7 +114,7 @@ async def test_not_inside_a_running_loop(tmp_path: Path) -> None:
         (
             sync.Transaction,
             Transaction,
-            {"ask_commit", "send_alone", "receive_alone", "is_open"},
+            {"act_for", "ask_commit", "send_alone", "receive_alone", "is_open"},
         ),
         (sync.Dialog, dialog.Dialog, set()),
         (sync.Delivery, deliveries.Delivery, {"body", "dialog", "group"}),

@@ -141,7 +141,7 @@ async def test_one_that_ends_interrupts_the_measuring_and_is_named(tmp_path: Pat
             os.kill(west.pid, signal.SIGKILL)
             await asyncio.Event().wait()
 
-    with pytest.raises(ProcessEnded, match=r"^daemon west ended by SIGKILL$"):
+    with pytest.raises(ProcessEnded, match=r"(?m)^daemon west ended by SIGKILL$"):
         await measure()
     task = asyncio.current_task()
     assert task is not None
@@ -156,7 +156,7 @@ async def test_what_others_meet_because_of_it_is_not_told_in_place_of_it(tmp_pat
             os.kill(east.pid, signal.SIGKILL)
             raise ConnectionLost
 
-    with pytest.raises(ProcessEnded, match=r"^daemon east ended by SIGKILL$"):
+    with pytest.raises(ProcessEnded, match=r"(?m)^daemon east ended by SIGKILL$"):
         await measure()
 
 
@@ -164,7 +164,7 @@ async def test_what_fails_while_all_run_is_told_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brokerd.bench.daemons._NOTICE_LIMIT", 0.0)
-    with pytest.raises(BenchFailed, match=r"^nothing came$"):
+    with pytest.raises(BenchFailed, match=r"(?m)^nothing came$"):
         async with running(There(tmp_path, "east", port=0, objects="")):
             raise BenchFailed("nothing came")
 

@@ -128,6 +128,8 @@ async def test_a_pace_is_kept_until_the_time_is_over() -> None:
 
 
 async def test_a_pace_that_cannot_be_kept_is_told_as_such() -> None:
-    with pytest.raises(Busy, match=r"10 messages a second were asked for, .*: many wait$") as told:
+    with pytest.raises(
+        Busy, match=r"(?m)10 messages a second were asked for, .*: many wait$"
+    ) as told:
         await paced(5)
     assert "--rate" in told.value.hint

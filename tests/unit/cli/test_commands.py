@@ -299,7 +299,7 @@ def test_send_to_wait_for_a_service_that_is_not_there(daemon: SmallDaemon, capsy
         (("--wait", "1", "--queue", "shop_queue"), 67, "it comes to 'shop_q'"),
         (("--queue", "shop_q"), 64, "say --wait as well"),
         (("--broker-id", "east"), 64, "neither a GUID nor CURRENT_DATABASE"),
-        (("--related", "123"), 64, "'123' is no handle and no id"),
+        (("--related", "123"), 64, "'123' is no handle of a dialog and no id"),
         (("--on", "00" * 16), 64, "leave out what begins one"),
     ],
 )
@@ -540,10 +540,8 @@ def test_the_end_of_a_dialog_is_not_counted_as_a_message_that_waits(
 def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:
-    daemon.views["services"] = [
-        {"name": "shop", "service_queue_id": "shop_q"},
-        {"name": "warehouse", "service_queue_id": "warehouse_q"},
-    ]
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
+    daemon.objects = [{"name": "shop", "kind": "service"}, {"name": "warehouse", "kind": "service"}]
     row = {
         "conversation_handle": "11",
         "to_service_name": "warehuose",

@@ -87,7 +87,7 @@ def test_words_that_say_nothing_are_refused_with_the_keys_there_are(
     ],
 )
 def test_what_is_said_twice_is_refused(kind: str, words: tuple[str, ...], twice: str) -> None:
-    with pytest.raises(UsageError, match=f"^{twice} is said twice$"):
+    with pytest.raises(UsageError, match=f"(?m)^{twice} is said twice$"):
         settings_of(kind, words)
 
 

@@ -18,6 +18,7 @@ VERBS = {
     )
 }
 NO_VERBS = {
+    "act_for",
     "ask_commit",
     "commit",
     "is_open",

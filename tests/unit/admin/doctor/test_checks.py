@@ -1,12 +1,18 @@
 """The doctor: each fault gives its finding and no other, with the command that mends it."""
 
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from msgspec.structs import fields, replace
 
-from brokerd.admin.doctor.checks import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
-from brokerd.admin.doctor.findings import Finding, Level, Row, chosen, problem, status_of
+import brokerd
+from brokerd.admin.doctor.checks import SKEW, examine
+from brokerd.admin.doctor.codes import CODES
+from brokerd.admin.doctor.findings import RECENT, Finding, Level, Row, chosen, problem, status_of
 from brokerd.admin.doctor.pair_checks import (
     FarSeen,
     PairSeen,
@@ -14,7 +20,9 @@ from brokerd.admin.doctor.pair_checks import (
     examine_pair,
     examine_service,
 )
+from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.admin.views.columns import COLUMNS
+from brokerd.cli.main import cli
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine
@@ -22,9 +30,11 @@ from brokerd.config.settings import Clients, Transport
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.telemetry.status import (
     CertificateStatus,
+    ClockApart,
     DestinationStatus,
     DoorStatus,
     DuplicateStatus,
+    FailedDialogs,
     FileProblem,
     InstanceStatus,
     PublicGrant,
@@ -74,7 +84,13 @@ ENDPOINT = {
     "port": 1,
     "listener_address": ["tcp://0.0.0.0:1"],
 }
-TO = {"address": "tcp://far:1", "state": "online", "consecutive_failures": 0, "last_error": ""}
+TO = {
+    "address": "tcp://far:1",
+    "state": "online",
+    "consecutive_failures": 0,
+    "last_error": "",
+    "pending_messages": 0,
+}
 MAIN = BrokerSeen(
     name="main",
     services=[service("near"), service("urn:brokerd:x")],
@@ -114,12 +130,22 @@ HEALTHY = Seen(
 )
 
 
+def cure(found: Finding) -> str:
+    """What helps, in words and commands."""
+    return "; ".join((found.mend, *found.commands))
+
+
 def told(**more: Any) -> Seen:
     return replace(HEALTHY, status=replace(HEALTHY.status, **more))
 
 
 def main(**more: Any) -> Seen:
     return replace(HEALTHY, brokers=[replace(MAIN, **more)])
+
+
+def waiting(**more: Any) -> DestinationStatus:
+    usual = {"address": "tcp://far:1", "state": "online", "messages": 3}
+    return DestinationStatus(**usual | {"status_key": "awaiting_ack"} | more)
 
 
 PARKED = {
@@ -147,19 +173,19 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D06", told(queues=(QueueStatus(name="q", broker="main", status="off", ready=3),)),
      "queue q of broker main", "off, with 3", "status=on"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
-     status_key="no_route", broker="main"),)), "no_route", "2 messages",
-     "route create NAME service=SERVICE address=TCP://HOST:PORT --broker main"),
+     status_key="no_route", broker="main", service="other", dialog="h"),)), "no_route",
+     "2 messages", "route create NAME service=other address=TCP://HOST:PORT --broker main"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
-     status_key="no_route", broker="main", failures=3, next_attempt_at=NOW),)), "no_route",
+     status_key="no_route", broker="main", failures=3, next_attempt_at=NOW, service="other",
+     dialog="h"),)), "no_route",
      "; tried 3 times, next at 1970-01-01T02:46", "route create NAME"),
     ("D10", replace(told(destinations=(DestinationStatus(address="", state="delayed", messages=1,
      status_key="no_route", broker="main"),)), brokers=[replace(MAIN, delayed=[
      {"status_key": "sender_disabled", "to_service_name": "else", "conversation_handle": "h1"},
      {"status_key": "no_route", "to_service_name": "wherehouse", "conversation_handle": "h2"}])]),
      "no_route", "for example of dialog h2 to wherehouse",
-     "route explain wherehouse --broker main; brokerd route create NAME service=wherehouse "
-     "address=TCP://HOST:PORT --broker main; if the name is wrong, give the dialog up: "
-     "brokerd dialog end h2 --cleanup --reason WHY --broker main"),
+     "brokerd route explain wherehouse --broker main; "
+     "brokerd dialog end h2 --cleanup --reason 'wrong service' --broker main"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
      status_key="sender_disabled", broker="main"),)), "sender_disabled) of broker main",
      "2 messages", "broker enable main"),
@@ -171,7 +197,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D11", replace(HEALTHY, instance_routes=[route("on", is_expired=True)]),
      "instance-route on", "expired", "instance-route alter on"),
     ("D14", main(routes=[route("bcn", remote_service_name=CONFIGURATION_SERVICE)]),
-     "broker main", "near", "--broker main; or set bcn.exempt_local"),
+     "broker main", "near",
+     "route create near_here service=near address=LOCAL --broker main"),
     ("D28", main(default_encryption=True), "broker main", "-9727", "default_encryption=off"),
     ("D17", replace(HEALTHY, forwarder={"is_forwarding": True, "limit_bytes": 100,
      "used_bytes": 95}), "forwarder", "95 of 100", "forward_size_mb"),
@@ -192,10 +219,11 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D37", replace(HEALTHY, destinations=[TO | {"state": "idle", "consecutive_failures": 2,
      "last_error": "refused"}]), "destination tcp://far:1", "2 attempts failed: refused",
      "destination retry tcp://far:1"),
-    ("D42", told(stores=(StoreStatus(broker="main", state="refused", reason="damaged"),)),
+    ("D42", told(stores=(StoreStatus(broker="main", state="refused", reason="damaged",
+     path=__file__),)),
      "store of broker main", "damaged", "store verify"),
     ("D42", told(stores=(StoreStatus(broker="it's", state="missing", reason="is not there"),)),
-     "store of broker it's", "not there", "gone for good: brokerd broker forget 'it'\"'\"'s'"),
+     "store of broker it's", "not there", "gone for good:; brokerd broker forget 'it'\"'\"'s'"),
     ("D43", told(stores=(StoreStatus(broker="main", state="full", path="/d/main.db"),)),
      "store of broker main", "full", "/d/main.db"),
     ("D51", told(stores=(StoreStatus(broker="main", state="slow", path="/d/main.db",
@@ -204,15 +232,46 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D43", told(stores=(StoreStatus(broker="main", path="/d", free_bytes=500 * MIB),)),
      "store of broker main", "500 MiB", "make room"),
     ("D44", main(parked=[PARKED]), "queue q of broker main", "2 messages: poison, Boom",
-     "group show g --broker main"),
+     "group release g --broker main"),
     ("D44", told(queues=(QueueStatus(name="q", broker="main", retrying=2, last_error="Boom"),)),
      "queue q", "2 groups", "group ls --parked --broker main"),
     ("D44", told(queues=(QueueStatus(name="q", broker="main", retrying=2),)),
      "queue q", "no cause was given", "group ls --parked"),
     ("D45", told(queues=(QueueStatus(name="q", broker="main", reason="handler fails"),)),
-     "queue q", "handler fails", "monitor ls"),
+     "queue q", "handler fails", "queue show q"),
     ("D74", told(queues=(QueueStatus(name="q", broker="main", full="9 messages, its limit is 9"),)),
-     "queue q", "it is full: 9 messages", "queue alter q max_messages=N"),
+     "queue q", "it is full: 9 messages", "monitor ls --queue q"),
+    ("D06", told(queues=(QueueStatus(name="q", broker="main", status="off", is_poisoned=True,
+     off_because="5 rollbacks of conversation c"),)), "queue q", "off, with 0 messages in it: 5",
+     "queue cure q --error 1 --description 'it cannot be processed' --broker main"),
+    ("D45", told(queues=(QueueStatus(name="q", broker="main", unread="3 messages wait"),)),
+     "queue q", "3 messages wait", "queue browse q --max 10 --broker main"),
+    ("D45", told(queues=(QueueStatus(name="q", broker="main", unread="3 messages wait",
+     is_activation_off=True, handler="m:f"),)), "queue q", "3 messages wait",
+     "queue alter q activation.status=on --broker main"),
+    ("D45", told(queues=(QueueStatus(name="q", broker="main", unread="3 messages wait",
+     handler="m:f"),)), "queue q", "3 messages wait", "queue show q --broker main"),
+    ("D47", told(clocks_apart=(ClockApart(peer="peer:west", ahead=-1200.4),)),
+     "clock of peer:west", "20min behind that of this instance", "date -u"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", service="near", far_service="far",
+     contract="talk", code=-8408, reason="no", count=2, last_at=NOW, example="c1"),)),
+     "dialogs of broker main", "2 dialogs from near to far under contract talk failed: error -8408",
+     "dialog ls --where conversation_id=c1 --broker main"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", reason="public may not send to far",
+     count=1, last_at=NOW),)), "dialogs of broker main", "public may not send to far",
+     "who-can"),
+    ("D78", told(destinations=(waiting(status_key="peer_queue_full", held_up=2, service="far",
+     dialog="h", text="the target's queue is at its limit", broker="main"),)),
+     "destination tcp://far:1", "2 messages wait for far at tcp://far:1: the target's queue is at",
+     "brokerd doctor far; brokerd dialog status h --broker main"),
+    ("D78", told(destinations=(waiting(oldest_at=Instant(NOW - 20 * SECOND),
+     heard_at=Instant(NOW - 12 * SECOND)),)), "tcp://far:1", "silent for 12 s",
+     "destination show tcp://far:1"),
+    ("D78", told(destinations=(waiting(repeats=2),)), "tcp://far:1",
+     "sent 3 times, and not acknowledged", "destination show tcp://far:1"),
+    ("D78", told(destinations=(waiting(state="connecting", status_key="connection_lost", held_up=3,
+     text="error while receiving or sending: reset"),)), "tcp://far:1", "3 messages wait",
+     "destination retry tcp://far:1"),
     ("D46", told(warnings=("periodic work x fails: why",)), "periodic", "why", "periodic ls"),
     ("D47", told(clock="it has jumped 3d ahead"), "instance here", "jumped 3d", "clock confirm"),
     ("D47", replace(HEALTHY, now=Instant(NOW + SKEW + SECOND)), "instance here", "301 s", "clock"),
@@ -229,7 +288,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D58", replace(HEALTHY, dispatching={"check_failure": "no memory"}), "checks of bodies",
      "no memory", "broker.checks"),
     ("D52", told(unknown_users=("no user nobody",)), "instance here", "no user nobody",
-     "brokerd revoke"),
+     "brokerd who-can"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", earlier="here",
      later="instance w at tcp://w:4022"),)), "broker b1", "w at tcp://w:4022 both", "new-id"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", broker="main"),)), "broker main",
@@ -242,7 +301,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
     ("D70", told(open_to_public=(PublicGrant(permission="control", securable="main",
      origin="online"),)), "instance here", "open to everybody: control on main",
-     'brokerd revoke "control on main to public"'),
+     "brokerd revoke 'control on main to public'"),
     ("D70", told(open_to_public=(PublicGrant(permission="execute", securable="*"),)),
      "instance here", "execute on *", "remove it from clients.grants"),
     ("D04", told(no_master_key="/d/master.key is not there"), "instance here", "is not there",
@@ -358,7 +417,53 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert found.code == code
     assert about in found.about
     assert said in found.text
-    assert mend in found.mend
+    assert mend in cure(found)
+
+
+@pytest.mark.rule("MON-71")
+def test_messages_on_their_way_are_no_fault() -> None:
+    for one in (
+        waiting(),
+        waiting(messages=0, state="suppressed"),
+        waiting(oldest_at=Instant(NOW - 20 * SECOND), heard_at=Instant(NOW - 9 * SECOND)),
+        waiting(oldest_at=Instant(NOW - 9 * SECOND), heard_at=Instant(NOW - 20 * SECOND)),
+        waiting(repeats=1, oldest_at=Instant(NOW - 200 * SECOND), heard_at=NOW),
+    ):
+        assert list(examine(told(destinations=(one,)))) == []
+
+
+@pytest.mark.rule("MON-74")
+def test_commands_can_be_pasted_as_they_are() -> None:
+    seen = [found for _, seen, *_ in FAULTS for found in examine(seen)]
+    seen += [found for _, pair, *_ in PAIR_FAULTS for found in examine_pair(pair)]
+    seen += [found for _, one, *_ in SERVICE_FAULTS for found in examine_service(one)]
+    commands = {command for found in seen for command in found.commands}
+    assert len(commands) > len(CODES) // 2
+    for command in commands:
+        assert not re.search(r"\b[A-Z]{3,}\b(?!:)", re.sub("LOCAL|DEFAULT", "", command)), command
+        assert "..." not in command
+        program, *words = shlex.split(command)
+        if program == "brokerd":
+            names, target = [], cli
+            while isinstance(target, click.Group):
+                name, *words = words
+                names.append(name)
+                found = target.get_command(click.Context(target), name)
+                assert found is not None, command
+                target = found
+            handles = {"g": "0123abcd-0000-0000-0000-000000000000"}
+            handles |= {"h": handles["g"], "h2": handles["g"]}
+            whole = [handles.get(word, word) for word in words]
+            target.make_context(" ".join(names), whole)
+
+
+@pytest.mark.rule("MON-22")
+def test_every_code_of_a_finding_has_a_meaning() -> None:
+    folder = Path(str(brokerd.__path__[0]))
+    files = [*(folder / "admin" / "doctor").glob("*.py"), *(folder / "cli").glob("doctor*.py")]
+    files.remove(folder / "admin" / "doctor" / "codes.py")
+    used = {code for file in files for code in re.findall(r'"(D\d\d)"', file.read_text())}
+    assert used == CODES.keys()
 
 
 # Pairs.
@@ -410,24 +515,32 @@ def failing(key: str) -> list[Row]:
 
 
 NO_ROUTE = step("out", "delayed", reason="no_route")
-OFF = {"is_enqueue_enabled": False, "is_receive_enabled": False, "status_reason": "poison"}
+
+
+def told_queue(broker: str = "main", **more: Any) -> QueueStatus:
+    return QueueStatus(name="q", broker=broker, **more)
+
+
 PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
     ("D02", ended(step("out", "delayed", reason="sender_disabled")), "main", "broker enable main"),
-    ("D05", source(services=[]), "service near", "service create near"),
-    ("D05", target(services=[service("Far")]), "service far", "--broker other"),
+    ("D05", source(services=[]), "service near", "service ls --broker main"),
+    ("D05", target(services=[service("Far")]), "service far", "service ls --broker other"),
     ("D05", ended(step("out", "refused", where="third", route="way",
      reason="service_not_in_broker")), "broker third",
-     "service create far queue=QUEUE --broker third; or brokerd route alter way broker=ID"),
-    ("D06", source(queues=[queue(**OFF)]), "queue q of broker main", "--broker main"),
-    ("D45", target(readers={"q": "handler fails"}), "queue q of broker other", "monitor ls"),
-    ("D06", target(queues=[queue(**OFF)]), "queue q of broker other", "--broker other"),
-    ("D74", target(queues=[queue(is_full=True, ready_count=9)]), "queue q of broker other",
-     "queue show q --broker other"),
-    ("D07", source(contracts=[]), "contract talk", "contract create talk"),
+     "brokerd service ls --broker third; brokerd route show way --broker main"),
+    ("D06", source(queue_status=[told_queue(status="off")]), "queue q of broker main",
+     "--broker main"),
+    ("D45", target(queue_status=[told_queue("other", reason="handler fails")]),
+     "queue q of broker other", "queue show q"),
+    ("D06", target(queue_status=[told_queue("other", status="off")]), "queue q of broker other",
+     "--broker other"),
+    ("D74", target(queue_status=[told_queue("other", full="9 messages")]),
+     "queue q of broker other", "monitor ls --queue q --broker other"),
+    ("D07", source(contracts=[]), "contract talk", "contract ls --broker main"),
     ("D07", target(usages=[]), "service far of broker other", "contracts=talk"),
     ("D08", target(message_usages=[]), "contract talk", "contract show"),
     ("D09", target(message_types=[{"name": "Ask", "validation_desc": "empty"}]),
-     "message type Ask", "message-type alter Ask"),
+     "message type Ask", "message-type show Ask"),
     ("D28", source(default_encryption=True), "broker main", "alter main default_encryption=off"),
     ("D10", ended(NO_ROUTE), "the way to far", "route create NAME service=far"),
     ("D11", ended(NO_ROUTE, source=replace(MAIN, routes=[FAR | {"is_expired": True}])),
@@ -457,7 +570,7 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
      "endpoint of instance there", "endpoint alter"),
     ("D24", ended(OUT, far=FarSeen(instance="there", endpoint=ENDPOINT | {"port": 2,
      "listener_address": ["tcp://0.0.0.0:2", "tcp://[::]:3"]})), "address tcp://far:1",
-     "route alter"),
+     "correct the address"),
     ("D36", ended(OUT, destinations=failing("dns_failed")), "tcp://far:1", "retry tcp://far:1"),
     ("D37", ended(OUT, destinations=failing("connect_failed")), "tcp://far:1", "retry"),
     ("D38", ended(OUT, destinations=failing("refused")), "tcp://far:1", "retry"),
@@ -485,7 +598,7 @@ def test_each_fault_of_a_pair_is_found_alone(
     (found,) = examine_pair(seen)
     assert found.code == code
     assert about in found.about
-    assert mend in found.mend
+    assert mend in cure(found)
     assert found.text
 
 
@@ -505,7 +618,7 @@ def test_a_mirror_that_is_named_is_in_a_route() -> None:
         assert list(examine_pair(replace(PAIR, source=source, mirror=mirror))) == []
     (found,) = examine_pair(replace(PAIR, source=source, mirror="tcp://other:1"))
     assert (found.code, found.about) == ("D18", "the routes of broker main")
-    assert "route alter far mirror=tcp://other:1 --broker main" in found.mend
+    assert "route alter far mirror=tcp://other:1 --broker main" in cure(found)
     (found,) = examine_pair(replace(PAIR, mirror="tcp://far:1"))
     assert found.code == "D18"
 
@@ -516,17 +629,18 @@ SERVICE = ServiceSeen(service="near", broker=MAIN, known=[BROKER], now=NOW)
 SERVICE_FAULTS: list[tuple[str, ServiceSeen, str, str]] = [
     ("D02", replace(SERVICE, known=[BROKER | {"is_broker_enabled": False}]), "broker main",
      "broker enable main"),
-    ("D05", replace(SERVICE, service="Near"), "service Near", "service create Near"),
-    ("D06", replace(SERVICE, broker=replace(MAIN, queues=[queue(**OFF)])), "queue q", "status=on"),
-    ("D07", replace(SERVICE, contract="none"), "contract none", "contract create none"),
+    ("D05", replace(SERVICE, service="Near"), "service Near", "service ls --broker main"),
+    ("D06", replace(SERVICE, broker=replace(MAIN, queue_status=[told_queue(status="off")])),
+     "queue q", "status=on"),
+    ("D07", replace(SERVICE, contract="none"), "contract none", "contract ls"),
     ("D07", replace(SERVICE, broker=replace(MAIN, usages=[]), contract="talk"), "service near",
      "contracts=talk"),
     ("D07", replace(SERVICE, broker=replace(MAIN, usages=[])), "service near",
      "contracts=DEFAULT"),
     ("D39", replace(SERVICE, broker=replace(MAIN, stuck=[STUCK])), "dialog h", "dialog status h"),
-    ("D44", replace(SERVICE, broker=replace(MAIN, parked=[PARKED])), "queue q", "group show g"),
-    ("D45", replace(SERVICE, broker=replace(MAIN, readers={"q": "it fails"})), "queue q",
-     "monitor ls --queue q --broker main"),
+    ("D44", replace(SERVICE, broker=replace(MAIN, parked=[PARKED])), "queue q", "group release g"),
+    ("D45", replace(SERVICE, broker=replace(MAIN, queue_status=[told_queue(reason="it fails")])),
+     "queue q", "queue show q --broker main"),
 ]  # fmt: skip
 
 
@@ -542,7 +656,7 @@ def test_each_fault_of_one_service_is_found_alone(
     (found,) = examine_service(seen)
     assert found.code == code
     assert about in found.about
-    assert mend in found.mend
+    assert mend in cure(found)
 
 
 # What counts.

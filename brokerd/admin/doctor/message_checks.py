@@ -1,0 +1,182 @@
+"""The checks of messages on their way: destinations, what waits and why, dialogs that failed.
+
+PURE.   The status of an instance and rows of views in, findings out (MON-20, MON-71, MON-72).
+Reads:  the observations that it is given.      Calls: findings, telemetry.status.
+Never:  judges a message that is only on its way: `status.unsent` says what holds one up.
+"""
+
+from collections.abc import Iterable, Iterator
+from shlex import quote
+from typing import Final
+
+from brokerd.admin.doctor.findings import RECENT, Finding, Row, clock_time, error, info, warning
+from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
+from brokerd.clock import SECOND, Instant
+from brokerd.config.toml_file import did_you_mean
+from brokerd.errors import FOUND_BY_BROKERS
+from brokerd.routing.reasons import LACKING, Reason, status_text
+from brokerd.telemetry.status import QUIET, DestinationStatus, FailedDialogs, failure, unsent
+from brokerd.units import counted
+
+_AT_THE_PEER: Final[dict[str, str]] = {
+    Reason.PEER_QUEUE_DISABLED: (
+        "nothing is lost, and it goes on once the queue is on; at the daemon of the other side, "
+        "this names the queue and the command: brokerd doctor {service}"
+    ),
+    Reason.PEER_QUEUE_FULL: (
+        "nothing is lost, and it goes on once there is room; at the daemon of the other side, "
+        "this names the queue and who reads it: brokerd doctor {service}"
+    ),
+    Reason.PEER_STORE_FULL: (
+        "nothing is lost, and it goes on once the disk of the other side has room; there: "
+        "brokerd doctor"
+    ),
+    Reason.PEER_DIALOG_LIMIT: (
+        "end dialogs that are over, or have transport.max_dialogs_per_peer raised there"
+    ),
+    Reason.TARGET_NOTICE: (
+        "brokerd doctor at the other side names the cause; it is asked for {service}"
+    ),
+}
+"""What to do about messages that the other side does not take, by status key."""
+
+
+def failed_dialogs(found: Iterable[FailedDialogs], now: Instant) -> Iterator[Finding]:
+    """Yield the dialogs that failed, and messages that were refused, in the last hour (MON-72)."""
+    for one in found:
+        about = f"dialogs of broker {one.broker}" if one.broker else "dialogs"
+        text = f"{failure(one)}; the last at {clock_time(one.last_at)}"
+        commands: list[str] = []
+        mend = "the error comes from the broker at the other side, and says what it found"
+        if one.code in FOUND_BY_BROKERS:
+            mend = FOUND_BY_BROKERS[one.code][1]
+        elif not one.code:
+            mend = "see at the sender who sends it; what is granted here:"
+            commands = ["brokerd who-can"]
+        if one.example:
+            of = f" --broker {quote(one.broker)}" if one.broker else ""
+            commands = [f"brokerd dialog ls --where conversation_id={one.example}{of}"]
+        level = warning if now - one.last_at < RECENT else info
+        yield level("D77", about, text, mend, *commands)
+
+
+def examine_destinations(seen: Seen) -> Iterator[Finding]:
+    """Yield the destinations with which connecting failed."""
+    for row in seen.destinations:
+        address = str(row["address"])
+        if row["state"] == "suppressed":
+            text = f"it is left alone until {clock_time(row['suppressed_until'])}, after "
+            failed = row["consecutive_failures"]
+            text += f"{failed} failed attempts" if failed else "the connection was lost"
+            text += f": {row['last_error']}"
+            if row["pending_messages"]:
+                text += f"; {counted(row['pending_messages'], 'message waits', 'messages wait')}"
+            yield warning("D40", f"destination {address}", text, *_mend(row))
+        elif row["consecutive_failures"] and row["state"] != "online":
+            text = f"the last {row['consecutive_failures']} attempts failed: {row['last_error']}"
+            yield warning("D37", f"destination {address}", text, *_mend(row))
+
+
+def _mend(row: Row) -> tuple[str, str]:
+    """Return what helps a destination with which connecting failed, and the command."""
+    if row.get("status_key") == Reason.AUTH_FAILED:  # no attempt helps before each knows the other
+        return "each side has to know the other's certificate:", "brokerd peer pair"
+    mend = "see whether the daemon there runs, its endpoint is started, and the network passes; "
+    return mend + "then:", f"brokerd destination retry {quote(str(row['address']))}"
+
+
+def examine_waiting(seen: Seen) -> Iterator[Finding]:
+    """Yield what holds messages up, by destination and by dialog."""
+    unreachable = {
+        row["address"]
+        for row in seen.destinations
+        if row["state"] == "suppressed"
+        or (row["consecutive_failures"] and row["state"] != "online")
+    }
+    for to in seen.status.destinations:
+        if to.state == "delayed" and to.messages:
+            rows = [row for one in seen.brokers if one.name == to.broker for row in one.delayed]
+            names = [name for one in seen.brokers if one.name == to.broker for name in _known(one)]
+            yield _delayed(to, [row for row in rows if row["status_key"] == to.status_key], names)
+        elif to.address not in unreachable and (text := unsent(to, seen.status.now)):
+            yield held_up(to, text)
+    for broker in seen.brokers:
+        yield from stuck_dialogs(broker, seen.status.now)
+
+
+def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
+    """Yield the dialogs with a message that has waited for too long."""
+    of = f"--broker {quote(broker.name)}"
+    for row in broker.stuck[:MOST]:
+        handle = row["conversation_handle"]
+        text = f"a message has waited for {(now - row['enqueue_time']) // SECOND} s: "
+        text += row["transmission_status"] or row["status_key"] or "no reason is given"
+        text += _tried(row["attempts"], row["next_attempt_at"])
+        status = f"brokerd dialog status {handle} {of}"
+        explain = f"brokerd route explain --handle {handle} {of}"
+        about = f"dialog {handle} to {row['to_service_name']}"
+        yield error("D39", about, text, "", status, explain)
+    if broker.more_stuck or len(broker.stuck) > MOST:
+        text = f"messages of more than these {min(MOST, len(broker.stuck))} dialogs may wait"
+        older = f"brokerd transmission ls --older-than 5min {of}"
+        yield error("D39", f"broker {broker.name}", text, "", older)
+
+
+def held_up(to: DestinationStatus, text: str) -> Finding:
+    """Return the finding for messages that a peer does not take or acknowledge (MON-71)."""
+    of = f" --broker {quote(to.broker)}" if to.broker else ""
+    if to.status_key in _AT_THE_PEER:
+        mend = _AT_THE_PEER[to.status_key].format(service=quote(to.service or "SERVICE"))
+        commands = [f"brokerd dialog status {to.dialog}{of}"] if to.dialog else []
+    elif to.status_key in QUIET:
+        mend = "it is connected and does not answer; brokerd doctor there may say why:"
+        commands = [f"brokerd destination show {quote(to.address)}"]
+    else:
+        mend = "see whether the daemon there runs, its endpoint is started, and the network passes:"
+        commands = [f"brokerd destination retry {quote(to.address)}"]
+    return warning("D78", f"destination {to.address or to.broker}", text, mend, *commands)
+
+
+def _tried(attempts: int, next_at: Instant | None) -> str:
+    """Return the number of attempts and the time of the next one, as text (XMT-18)."""
+    text = f"; tried {counted(attempts, 'time')}" if attempts else ""
+    return text if next_at is None else f"{text}, next at {clock_time(next_at)}"
+
+
+def _known(broker: BrokerSeen) -> list[str]:
+    """Return the services that a broker knows: its own, and those that its routes name."""
+    routed = (str(row["remote_service_name"] or "") for row in broker.routes)
+    return [name for name in (*(str(row["name"]) for row in broker.services), *routed) if name]
+
+
+def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Finding:
+    """Return the finding for messages without a destination.
+
+    `examples`: some of these messages. `known`: the services that their broker knows."""
+    of = f" --broker {quote(to.broker)}" if to.broker else ""
+    service, handle = to.service, to.dialog
+    waiting = counted(to.messages, "message waits", "messages wait")
+    text = f"{waiting}: {status_text(to.status_key)} {to.detail}".strip()
+    text += _tried(to.failures, to.next_attempt_at)
+    if examples:
+        service = str(examples[0]["to_service_name"])
+        handle = str(examples[0]["conversation_handle"])
+    if service:
+        text += f"; for example of dialog {handle} to {service}"
+        if to.status_key in LACKING:
+            text += did_you_mean(service, (name for name in known if name != service))
+    about = f"routing ({to.status_key})" + (f" of broker {to.broker}" if to.broker else "")
+    if to.status_key == Reason.SENDER_DISABLED:
+        enable = f"brokerd broker enable {quote(to.broker or 'main')}"
+        return error("D10", about, text, "", enable)
+    if to.status_key not in LACKING:
+        status = [f"brokerd dialog status {handle}{of}"] if handle else []
+        return error("D10", about, text, "", f"brokerd transmission ls{of}", *status)
+    if not service:  # of an older daemon
+        return error("D10", about, text, "", f"brokerd transmission ls{of}")
+    mend = f"tell where it is: brokerd route create NAME service={quote(service)} "
+    mend += f"address=TCP://HOST:PORT{of}; if the name is wrong, give the dialog up, as the last "
+    mend += "command does:"
+    explain = f"brokerd route explain {quote(service)}{of}"
+    give_up = f"brokerd dialog end {handle} --cleanup --reason 'wrong service'{of}"
+    return error("D10", about, text, mend, explain, give_up)

@@ -1,0 +1,100 @@
+"""The checks of queues: off, full, not read, with parked groups (MON-20, MON-70).
+
+PURE.   The status of a queue and rows of views in, findings out.
+Reads:  the observations that it is given.      Calls: findings.
+Never:  guesses: each finding is a fact that a view or the status shows as well.
+"""
+
+from collections.abc import Iterator
+from shlex import quote
+
+from brokerd.admin.doctor.findings import Finding, error, warning
+from brokerd.admin.doctor.seen import MOST, BrokerSeen
+from brokerd.telemetry.status import QueueStatus
+from brokerd.units import counted
+
+
+def examine_queue(queue: QueueStatus) -> Iterator[Finding]:
+    """Yield the faults of one queue."""
+    about = f"queue {queue.name} of broker {queue.broker}"
+    name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
+    if queue.status != "on":
+        text = f"it is {queue.status}, with {counted(queue.ready, 'message')} in it"
+        text += f": {queue.off_because}" if queue.off_because else ""
+        yield queue_off(about, text, queue.name, queue.broker, is_poisoned=queue.is_poisoned)
+    elif queue.reason:
+        yield not_read(queue.broker, queue.name, queue.reason)
+    elif queue.unread:
+        yield unread(queue)
+    if queue.full:
+        mend = (
+            "have its messages received, or raise its limit (max_messages, max_bytes); who reads:"
+        )
+        monitor = f"brokerd monitor ls --queue {name} {of}"
+        yield warning("D74", about, f"it is full: {queue.full}", mend, monitor)
+    if queue.retrying:
+        text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
+        text += queue.last_error or "no cause was given"
+        yield warning("D44", about, text, "", f"brokerd group ls --parked {of}")
+
+
+def queue_off(about: str, text: str, queue: str, broker: str, *, is_poisoned: bool) -> Finding:
+    """Return the finding for a queue that is off, with the command that switches it on (PSN-11).
+
+    `is_poisoned`: whether one conversation has caused it, which would cause it again."""
+    name, of = quote(queue), f"--broker {quote(broker)}"
+    if not is_poisoned:
+        switch = f"brokerd queue alter {name} status=on {of}"
+        return error("D06", about, text, "", f"brokerd queue show {name} {of}", switch)
+    mend = "mend the program and switch the queue on, or end the dialog that caused it, whose "
+    mend += "messages are then deleted; the last command does that:"
+    cure = f"brokerd queue cure {name} --error 1 --description 'it cannot be processed' {of}"
+    browse = f"brokerd queue browse {name} --max 10 {of}"
+    return error("D06", about, text, mend, browse, cure)
+
+
+def unread(queue: QueueStatus) -> Finding:
+    """Return the finding for a queue whose messages nothing receives (MON-70)."""
+    name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
+    about = f"queue {queue.name} of broker {queue.broker}"
+    browse = f"brokerd queue browse {name} --max 10 {of}"
+    if queue.is_activation_off:
+        mend = "start the program that reads it, or let the daemon start readers again:"
+        switch = f"brokerd queue alter {name} activation.status=on {of}"
+        return error("D45", about, queue.unread, mend, switch)
+    if queue.handler:
+        mend = "see what the queue monitor has decided, and why:"
+        return error("D45", about, queue.unread, mend, f"brokerd queue show {name} {of}")
+    mend = "start the program that reads it; what waits there:"
+    return error("D45", about, queue.unread, mend, browse)
+
+
+def not_read(broker: str, queue: str, why: str) -> Finding:
+    """Return the finding for a queue whose readers cannot be started (PBT-6)."""
+    of = f"--broker {quote(broker)}"
+    about = f"queue {queue} of broker {broker}"
+    show = f"brokerd queue show {quote(queue)} {of}"
+    mend = "mend what the text names; the readers are started again by themselves:"
+    return error("D45", about, f"no reader is started: {why}", mend, show)
+
+
+def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
+    """Yield at most `MOST` parked groups, and the number of the others.
+
+    `every`: the total number of parked groups of the broker."""
+    of = f"--broker {quote(broker.name)}"
+    for row in broker.parked[:MOST]:
+        group = row["conversation_group_id"]
+        text = f"group {group} is parked, with {counted(row['messages'], 'message')}: "
+        text += str(row["park_reason"])
+        if row.get("last_error"):
+            text += f", {row['last_error']}"
+        about = f"queue {row['queue']} of broker {broker.name}"
+        mend = "mend the program and release the group, or edit, discard or end it "
+        mend += "(brokerd group --help):"
+        browse = f"brokerd queue browse {quote(str(row['queue']))} --max 10 {of}"
+        yield error("D44", about, text, mend, browse, f"brokerd group release {group} {of}")
+    if len(broker.parked) > MOST:
+        text = counted(max(1, every - MOST), "more group is parked", "more groups are parked")
+        parked = f"brokerd group ls --parked {of}"
+        yield error("D44", f"broker {broker.name}", text, "", parked)
