@@ -382,7 +382,9 @@ def failure(one: FailedDialogs) -> str:
 def apart(one: ClockApart) -> str:
     """Return the difference of two clocks as a sentence (MON-73)."""
     way = "ahead of" if one.ahead > 0 else "behind"
-    size = show_duration(timedelta(seconds=round(abs(one.ahead))))
+    seconds = abs(one.ahead)
+    unit = next((size for size in (86_400, 3_600) if seconds >= 2 * size), 60)
+    size = show_duration(timedelta(seconds=round(seconds / unit) * unit))
     return f"the clock of {one.peer} is {size} {way} that of this instance"
 
 

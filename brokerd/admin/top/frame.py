@@ -17,8 +17,9 @@ from brokerd.units import printable, show_duration
 
 WIDE: Final = 110
 """Columns from which a line of a queue has room for what is wrong with it."""
-LEAST_WIDTH: Final = 40
+LEAST_WIDTH: Final = 64
 LEAST_HEIGHT: Final = 10
+"""Size for which frames are made; what a smaller terminal has no room for is cut off."""
 _CUT: Final = "…"
 _FINE: Final = 10
 """Rates below this have a decimal place, as have rounded numbers below the next one."""
@@ -58,7 +59,8 @@ def make_frame(
 
     `findings`: those about the chosen line, if the screen shows them. `lost`: why the daemon does
     not answer; the figures are those of its last answer then."""
-    width = max(LEAST_WIDTH, width)
+    screen_width, width = max(1, width), max(LEAST_WIDTH, width)
+    screen_height = height
     if height is not None:
         height = max(LEAST_HEIGHT, height)
     head = [_title(board, width), *_verdict(board, width, height, lost)]
@@ -73,7 +75,7 @@ def make_frame(
             body = _lists(board, screen, width, room)
     if room is not None:
         body = (body + [[] for _ in range(room)])[:room]
-    return head + body + foot
+    return [_clipped(row, screen_width) for row in (head + body + foot)[:screen_height]]
 
 
 def text_of(rows: Sequence[Row]) -> str:
@@ -293,6 +295,15 @@ _HELP: Final = (
     "readers       running readers and the most that activation may start",
     "parked        conversation groups set aside: brokerd group ls --parked",
 )
+
+
+def _clipped(row: Row, width: int) -> Row:
+    """Return the row without what is beyond the width."""
+    clipped: Row = []
+    for piece in row:
+        clipped.append(Piece(piece.text[:width], piece.style))
+        width -= len(clipped[-1].text)
+    return clipped
 
 
 # Values as short texts.

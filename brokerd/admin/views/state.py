@@ -252,11 +252,14 @@ class StateReport:
         retrying = Counter(row.queue for row in waiting)
         waiting.sort(key=lambda row: row.retry_at or 0)
         errors = {row.queue: row.error for row in waiting}
+        archives = {one.queue.retention_limit.archive for one in broker.own_queues}
         for state in broker.own_queues:
             if only is not None and (broker.name, state.name) not in only:
                 continue
             key = state.queue.key
             held = {"retrying": retrying[key], "last_error": errors.get(key, "")}
+            if state.name in archives:  # what is there stays there
+                held["unread"] = ""
             yield self._queue(broker, state.name, parked=parked[key], **held)
 
     def _dialog_limits(self) -> Iterator[str]:
@@ -294,8 +297,7 @@ class StateReport:
             off_because="" if off is None else _why_off(off),
             is_poisoned=off is not None and bool(off.conversation_id),
             is_activation_off=is_activation_off,
-            unread="" if readers or not on else self._unread(broker, state),
-            **held,
+            **{"unread": "" if readers or not on else self._unread(broker, state)} | held,
         )
 
     def _unread(self, broker: Broker, queue: QueueState) -> str:
