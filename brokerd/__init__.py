@@ -10,11 +10,12 @@ from brokerd.app.reader import Ctx
 from brokerd.app.session import Session
 from brokerd.client.file_recorder import FileRecorder
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Message
-from brokerd.client.outcomes import End, Park, Retry
+from brokerd.client.outcomes import End, Park, Reply, Retry
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction
 from brokerd.connecting import connect
 from brokerd.errors import BrokerError, RemoteError
+from brokerd.protocol import headers
 
 __all__ = [
     "ABSENT",
@@ -35,11 +36,13 @@ __all__ = [
     "Receipt",
     "Recorder",
     "RemoteError",
+    "Reply",
     "Retry",
     "Session",
     "Timer",
     "Transaction",
     "connect",
     "errors",
+    "headers",
     "sync",
 ]

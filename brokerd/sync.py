@@ -34,6 +34,7 @@ from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.connecting import connect as _connect
 from brokerd.errors import ConnectionLost, InvalidState
 from brokerd.ids import GroupId
+from brokerd.protocol.headers import Headers
 
 __all__ = ["Delivery", "Dialog", "Receipt", "Session", "Transaction", "connect"]
 
@@ -266,13 +267,21 @@ class Dialog(Facade[AsyncDialog]):
 
     end = same(AsyncDialog.end)
 
-    def send(self, value: object, *, tx: Transaction | None = None) -> None:
+    @property
+    def headers(self) -> Headers:
+        """Headers of the message that was received last; empty if it had none."""
+        return self.twin.headers
+
+    def send(
+        self, value: object, *, headers: Headers | None = None, tx: Transaction | None = None
+    ) -> None:
         """Send a value; it is durable when this returns, or with the commit of `tx`.
 
         Raises:
             BrokerError: an error that the asynchronous method of this name names.
         """
-        self.thread.call(self.twin.send(value, tx=None if tx is None else tx.twin))
+        inner = None if tx is None else tx.twin
+        self.thread.call(self.twin.send(value, headers=headers, tx=inner))
 
     def receive(
         self,
@@ -312,6 +321,11 @@ class Delivery(Facade[_deliveries.Delivery]):
     def message(self) -> Message:
         """The message as it was received."""
         return self.twin.message
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the message; empty if it has none (SND-26)."""
+        return self.twin.headers
 
     @property
     def tx(self) -> Transaction:

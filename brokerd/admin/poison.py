@@ -36,6 +36,7 @@ from brokerd.model import SYSTEM_TYPES, QueueStatus
 from brokerd.objects.validation import is_json
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import dialog
+from brokerd.protocol.headers import body_of, with_body
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
@@ -282,7 +283,8 @@ async def _edit(
 ) -> QueuedMessage:
     """Replace the body of the next message, or of the one for which the group is parked.
 
-    Returns the message. The order of the group and the identity of the message do not change.
+    Returns the message. Its headers, its identity and the order of the group do not change; a
+    damaged message has lost its headers.
     """
     held = _held(broker, group_id)
     is_for_one = held.row.reason in _FOR_ONE_MESSAGE
@@ -305,13 +307,13 @@ async def _edit(
         await _refuse_edit(broker, live, message, body)
         if not (is_for_one or as_it_is):
             _refuse_no_json(message, body)
-        stored = None
-        if body is not None:
+        stored, content = None, with_body(message.body, body)
+        if content is not None:
             stored = body_hash(
-                endpoint.conversation_id, not endpoint.is_initiator, message.sequence, body
+                endpoint.conversation_id, not endpoint.is_initiator, message.sequence, content
             )
-        await broker.store.replace_body(message.order, body, stored)
-        message.body = body
+        await broker.store.replace_body(message.order, content, stored)
+        message.body = content
         held.damaged.discard(message.order)
         if held.unchecked == message.order:
             held.unchecked = None
@@ -361,7 +363,7 @@ def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
 
     A handler that expects JSON would end the dialog, which cannot be undone.
     """
-    if is_json(message.body) and not is_json(body):
+    if is_json(body_of(message.body)) and not is_json(body):
         raise ValidationFailed(
             "the body that it has is JSON, and the new one is not; nothing was changed",
             hint="mend the new body; or say --as-it-is, if its readers take such a one",

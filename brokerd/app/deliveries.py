@@ -17,11 +17,12 @@ from brokerd.app.bodies import encode
 from brokerd.app.contract import Contract, is_end_of_stream
 from brokerd.app.log import logger
 from brokerd.client.messages import FOREVER, Message, Wait
-from brokerd.client.outcomes import End, Park, Retry
+from brokerd.client.outcomes import End, Park, Reply, Retry
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import InvalidArgument, RemoteError, TransactionAborted
 from brokerd.model import DEFAULT
+from brokerd.protocol.headers import Headers
 
 
 class Delivery:
@@ -92,6 +93,11 @@ class Delivery:
         return self.message.body
 
     @property
+    def headers(self) -> Headers:
+        """The headers of the message; empty if it has none (SND-26)."""
+        return self.message.headers
+
+    @property
     def dialog(self) -> bytes:
         """Handle of the dialog, to answer on."""
         return self.message.handle
@@ -116,19 +122,24 @@ class Delivery:
             )
         return self._contract.read(self.message)
 
-    async def send(self, value: object) -> None:
+    async def send(self, value: object, *, headers: Headers | None = None) -> None:
         """Send a value on the dialog of the message, in the same commit.
+
+        `headers`: as for `Transaction.send` (SND-26). A `Reply` brings its own.
 
         If the other side has ended the dialog, the commit fails with `InvalidState`. A handler of
         an App is then called once more, and its answers on this dialog are not sent.
 
         Raises:
             NotInContract: the contract has no message type for the value.
-            InvalidArgument: no contract is known for the message.
+            InvalidArgument: no contract is known for the message, or `headers` has the wrong form.
             BrokerError: an error that `Transaction.send` names.
         """
         if self._mute:
             return
+        if isinstance(value, Reply):
+            headers = value.headers if headers is None else headers
+            value = value.value
         contract = self._contract
         if contract is None:
             if self.message.contract != DEFAULT:
@@ -136,10 +147,10 @@ class Delivery:
                     "no contract is known: it cannot be told of which message type this is",
                     hint="deliveries(queue, contracts=[...]), or tx.send(handle, body, type)",
                 )
-            await self.tx.send(self.dialog, encode(value))
+            await self.tx.send(self.dialog, encode(value), headers=headers)
             return
         message_type, body = contract.write(value)
-        await self.tx.send(self.dialog, body, message_type)
+        await self.tx.send(self.dialog, body, message_type, headers=headers)
 
     async def end(self, error: int | None = None, description: str | None = None) -> None:
         """End this side of the dialog of the message, in the same commit.

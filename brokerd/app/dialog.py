@@ -29,6 +29,7 @@ from brokerd.errors import (
     WouldWaitForever,
 )
 from brokerd.ids import Handle, show
+from brokerd.protocol.headers import Headers
 
 LEFT_BY_EXCEPTION = 1
 """Error code with which a block ends its dialog when an exception leaves it."""
@@ -80,6 +81,8 @@ class Dialog:
         self.contract = contract
         self.handle: Handle | None = None
         """Handle of the dialog; None before the first send."""
+        self.headers: Headers = {}
+        """Headers of the message that was received last; empty if it had none."""
 
     async def __aenter__(self) -> Self:
         """Return the dialog, which begins with its first send."""
@@ -103,26 +106,29 @@ class Dialog:
             text = f"{type(error).__name__}: {error}"[:_MOST_TEXT]
             await self.end(LEFT_BY_EXCEPTION, text)
 
-    async def send(self, value: object, *, tx: Transaction | None = None) -> None:
+    async def send(
+        self, value: object, *, headers: Headers | None = None, tx: Transaction | None = None
+    ) -> None:
         """Send a value; it is durable when this returns, or with the commit of `tx`.
 
-        The first send begins the dialog.
+        The first send begins the dialog. `headers`: as for `Transaction.send` (SND-26).
 
         Raises:
             NotInContract: the contract has no message type for the value.
+            InvalidArgument: `headers` has the wrong form.
             InvalidState, ConversationNotFound: the dialog is over.
             BrokerError: an error that `begin_dialog` or `send` of a session or transaction names.
         """
         message_type, body = self.contract.write(value)
         self._look_at_transactions()
         if tx is not None:
-            await tx.send(await self._begin(tx), body, message_type)
+            await tx.send(await self._begin(tx), body, message_type, headers=headers)
             self._asked_in = tx
         elif self._begun and self.handle is not None:
-            await self._session.send(self.handle, body, message_type)
+            await self._session.send(self.handle, body, message_type, headers=headers)
         else:
             async with self._session.transaction() as alone:
-                await alone.send(await self._begin(alone), body, message_type)
+                await alone.send(await self._begin(alone), body, message_type, headers=headers)
             self._begun = True
 
     @overload
@@ -290,6 +296,7 @@ class Dialog:
                 f"{message.message_type} came, which was not asked for",
                 hint="it is still in the queue: ask for it too",
             )
+        self.headers = message.headers
         return value
 
 

@@ -38,6 +38,7 @@ from brokerd.errors import (
     TransactionAborted,
 )
 from brokerd.ids import GroupId, Handle, IdSource
+from brokerd.protocol.headers import Headers
 
 CLOSE_WITHIN: Final = 30.0
 """Seconds that `close` gives the other sides to end."""
@@ -162,6 +163,7 @@ class DialogPool:
         value: object,
         *,
         partition: str = "",
+        headers: Headers | None = None,
     ) -> Receipt:
         """Send one message in the order of its partition; durable when this returns.
 
@@ -169,7 +171,7 @@ class DialogPool:
             BrokerError: an error that `send_many` names.
         """
         many = [(partition, value)]
-        (receipt,) = await self.send_many(from_service, to_service, contract, many)
+        (receipt,) = await self.send_many(from_service, to_service, contract, many, headers=headers)
         return receipt
 
     async def send_many(
@@ -178,10 +180,12 @@ class DialogPool:
         to_service: str,
         contract: Contract,
         values: Iterable[tuple[str, object]],
+        *,
+        headers: Headers | None = None,
     ) -> list[Receipt]:
         """Send several values in one commit, each with its partition: all or none.
 
-        Return a receipt for each value.
+        Return a receipt for each value. `headers`: those of each message (SND-26).
 
         Raises:
             NotInContract: the contract has no message type for a value.
@@ -199,14 +203,16 @@ class DialogPool:
             while True:
                 known = [self._streams[key] for key in sorted(keys) if key in self._streams]
                 try:
-                    return await self._send(contract, items)
+                    return await self._send(contract, items, headers)
                 except (InvalidState, ConversationNotFound):
                     if not known:
                         raise  # on new dialogs: a new stream would fail, too
                     for stream in known:
                         await self._end_stream(stream)
 
-    async def _send(self, contract: Contract, items: list[tuple[Key, object]]) -> list[Receipt]:
+    async def _send(
+        self, contract: Contract, items: list[tuple[Key, object]], headers: Headers | None
+    ) -> list[Receipt]:
         receipts: list[Receipt] = []
         streams: dict[Key, Stream] = {}
         full: list[Stream] = []
@@ -217,7 +223,7 @@ class DialogPool:
                 message_type, body = contract.write(value)
                 if stream.handle is None:
                     stream.handle = await self._begin(tx, stream)
-                await tx.send(stream.handle, body, message_type)
+                await tx.send(stream.handle, body, message_type, headers=headers)
                 receipts.append(Receipt(self, stream, stream.sent + _count(receipts, stream)))
             for stream in streams.values():
                 if self._is_full(stream, _count(receipts, stream)):

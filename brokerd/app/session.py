@@ -21,6 +21,7 @@ from brokerd.client.session import Session as VerbSession
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import InvalidArgument, NotInContract, ServiceNotFound
 from brokerd.ids import GroupId
+from brokerd.protocol.headers import Headers
 
 CLOSE_POOL_WITHIN: Final = 1.0
 """Seconds that a closing session gives the targets of its posts to end."""
@@ -158,13 +159,14 @@ class Session(VerbSession):
         key: str = "",
         contract: Contract | None = None,
         service: str | None = None,
+        headers: Headers | None = None,
     ) -> Receipt:
         """Send a value one way and return a receipt; durable when this returns (SDK-12).
 
         `key`: values with one key arrive in order, on a dialog that is kept and reused. `contract`:
         None = the declared contract that fits the value. `service`: the local service, by default
-        that of the session. A refusal is not lost: `pool.refused` lists it, and
-        `receipt.processed()` raises it.
+        that of the session. `headers`: as for `send`. A refusal is not lost: `pool.refused` lists
+        it, and `receipt.processed()` raises it.
 
         Raises:
             NotInContract: not exactly one declared contract fits the value, or `contract` does not.
@@ -173,7 +175,8 @@ class Session(VerbSession):
             BrokerError: an error that `begin_dialog` or `send` names.
         """
         chosen = contract or self._contract_for(value)
-        return await self.pool.send(self._own(service), to_service, chosen, value, partition=key)
+        own = self._own(service)
+        return await self.pool.send(own, to_service, chosen, value, partition=key, headers=headers)
 
     async def post_many(
         self,
@@ -182,10 +185,12 @@ class Session(VerbSession):
         *,
         contract: Contract | None = None,
         service: str | None = None,
+        headers: Headers | None = None,
     ) -> list[Receipt]:
         """Post several values, each with its key, in one commit: all or none.
 
-        Return a receipt for each value. The other arguments are those of `post`.
+        Return a receipt for each value. The other arguments are those of `post`; each message has
+        the same `headers`.
 
         Raises:
             BrokerError: an error that `post` names.
@@ -194,7 +199,8 @@ class Session(VerbSession):
         if not items:
             return []
         chosen = contract or self._contract_for(items[0][1])
-        return await self.pool.send_many(self._own(service), to_service, chosen, items)
+        own = self._own(service)
+        return await self.pool.send_many(own, to_service, chosen, items, headers=headers)
 
     @property
     def pool(self) -> DialogPool:

@@ -31,8 +31,9 @@ from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import END, Fragment
+from brokerd.protocol.frames import END, HEADERS, Fragment
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.protocol.headers import Content, body_of, flags_of
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import (
     BodyRow,
@@ -254,7 +255,7 @@ class Changeset:
             broker.store.next_transmission_order(),
             endpoint.key,
             effect.sequence,
-            effect.flags,
+            effect.flags | flags_of(body),
             message.message_type if message and not effect.flags else "",
             broker.options.fragment_size,
             1 if out.must_page() else 0,
@@ -279,7 +280,7 @@ class Changeset:
         if message is None or not message.body:
             return True
         kind = self._broker.message_types.get(message.message_type)
-        return not self._broker.inspection.overrun(kind, message.body)
+        return not self._broker.inspection.overrun(kind, body_of(message.body))
 
     def _retain_sent(self, live: Live, sequence: int, message: NewMessage) -> None:
         rare = self.changes.rarely()
@@ -320,6 +321,8 @@ class Changeset:
             return
         if last.fragments > 1:
             body, key = self._bodies.join(live, last)
+        if last.flags & HEADERS:
+            body = Content(body)
         kind = last.message_type
         self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
 
@@ -396,6 +399,7 @@ class Changeset:
             if body is None
             else self._hash(endpoint, not endpoint.is_initiator, sequence, body, key),
             body,
+            flags_of(body),
         )
         if key is not None:
             self._own(key, Owner.WAITING, order, body)

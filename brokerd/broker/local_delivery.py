@@ -20,6 +20,7 @@ from brokerd.ids import BodyKey, MessageId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.frames import Ack
+from brokerd.protocol.headers import body_of
 from brokerd.protocol.transitions import State
 
 
@@ -108,7 +109,7 @@ def _arrive(
         refusal = checks.refuse_message(
             peer.contract,
             message.message_type,
-            message.body,
+            body_of(message.body),
             known=broker.message_types,
             from_initiator=not peer.endpoint.is_initiator,
             judge=broker.inspection.evaluate,
@@ -138,7 +139,7 @@ def _open(
         service=endpoint.far_service,
         contract=endpoint.contract,
         message_type=message.message_type if message else "",
-        body=message.body if message else None,
+        body=body_of(message.body) if message else None,
         expires_at=endpoint.expires_at,
         now=changeset.now,
         judge=broker.inspection.evaluate,

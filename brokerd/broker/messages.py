@@ -22,6 +22,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 
     message_type: str
     body: bytes | None
+    """The content: a `Content` if the message has headers."""
     message_id: MessageId
     body_key: BodyKey | None = None
     """The key under which a large body is stored already."""
@@ -38,6 +39,7 @@ class QueuedMessage(msgspec.Struct, gc=False):
     enqueued_at: Instant
     message_id: MessageId
     body: bytes | None
+    """The content: a `Content` if the message has headers."""
     place: int = 0
     """The place in the store (`QueueRow.paged`)."""
     deliveries: int = 0
@@ -46,7 +48,7 @@ class QueuedMessage(msgspec.Struct, gc=False):
     @classmethod
     def from_row(cls, row: QueueRow) -> QueuedMessage:
         """Return the message of a row."""
-        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
+        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body, _ = row
         return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
 
     @classmethod
@@ -54,7 +56,7 @@ class QueuedMessage(msgspec.Struct, gc=False):
         """Return the messages of rows, each in half the time of `from_row`."""
         return [
             cls(order, sequence, message_type, at, message_id, body, place)
-            for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
+            for order, _, _, sequence, message_type, _, place, at, message_id, _, body, _ in rows
         ]
 
 

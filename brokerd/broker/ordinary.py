@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from brokerd.broker.checks import Judge, looks_at_the_body, refuse_message
 from brokerd.model import MAX_LIFETIME, is_reserved
 from brokerd.objects.validation import problem
+from brokerd.protocol.headers import Content
+from brokerd.protocol.items import ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -180,7 +182,7 @@ def may_arrive(broker: Broker, live: Live, item: Fragment) -> bool:
         broker.options.fast_paths
         and broker.enabled  # otherwise it is dropped (DSP-12)
         and not broker.is_full  # otherwise its sender is notified (REL-26)
-        and not item.flags  # otherwise it ends or fails the dialog (DLP-6)
+        and not item.flags & ENDS  # otherwise it ends or fails the dialog (DLP-6)
         and item.fragments == 1  # otherwise it is joined with others (DLP-11)
         and item.sequence == live.endpoint.receive_sequence  # otherwise early, or a repeat (DLP-19)
         and len(item.body) <= broker.options.max_message  # otherwise the dialog fails (SND-12)
@@ -217,6 +219,8 @@ class TargetChecks:
         self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
     ) -> bool:
         """Return whether a message can be enqueued without waiting for a check (OBJ-18, OBJ-29)."""
+        if type(body) is Content:
+            body = body.body
         terms = (contract, message_type, from_initiator, body is None)
         if terms == self._accepted:
             return True

@@ -25,7 +25,7 @@ from brokerd.ids import BrokerId, Incarnation
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import Ack
+from brokerd.protocol.frames import ENDS, Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
@@ -283,7 +283,7 @@ class Outgoing:
     def published(self, row: OutgoingRow) -> None:
         """Make a message that has become durable available to be sent."""
         self.unpublished.popleft()
-        if not row.flags:
+        if not row.flags & ENDS:
             self.going.sent += 1
         withdrawn = row.transmission_order < self.withdrawn_before
         if row.paged:

@@ -21,6 +21,7 @@ from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
 from brokerd.model import RetentionLimit, RetentionPolicy
+from brokerd.protocol.headers import flags_of
 from brokerd.storage.changes import Changes, RetainedRow, Trim
 from brokerd.storage.retention import SENT, Kept
 from brokerd.units import counted
@@ -97,6 +98,7 @@ def sent_copy(
         now,
         message.message_id,
         message.body,
+        flags_of(message.body),
     )
 
 

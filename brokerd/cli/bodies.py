@@ -21,6 +21,7 @@ def as_map(message: Message) -> dict[str, object]:
         "sequence": message.sequence,
         "enqueued_at": show_instant(Instant(message.enqueued_at)),
         "delivery_count": message.delivery_count,
+        "headers": show_headers(message),
         "body": body,
         "body_encoding": encoding,
     }
@@ -30,6 +31,8 @@ def print_message(message: Message) -> None:
     """Print a line about a message, and its body; for an Error also its meaning and the cure."""
     about = f"{message.message_type}  sequence {message.sequence}"
     print_line(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
+    for name, value in show_headers(message).items():
+        print_line(f"  {name}: {value}")
     body, encoding = _text(message.body)
     if message.error is not None:
         print_line(f"  {message.error.message}")
@@ -41,6 +44,14 @@ def print_message(message: Message) -> None:
             print_line(f"  {line}")
     else:
         print_line(f"  {len(message.body or b'')} bytes, in base64: {body}")
+
+
+def show_headers(message: Message) -> dict[str, str]:
+    """Return the headers as text; a value of bytes that are not UTF-8 is in base64."""
+    return {
+        name: value if isinstance(value, str) else _text(value)[0] or ""
+        for name, value in message.headers.items()
+    }
 
 
 def _text(body: bytes | None) -> tuple[str | None, str | None]:

@@ -340,6 +340,7 @@ def columns(message: Message) -> dict[str, object]:
         "message_id": show(message.message_id),
         "timer_name": message.timer_name,
         "message_body": common["body"],
+        "headers": common["headers"],
     }
     kept = ("conversation_handle", "conversation_id", "conversation_group_id", "enqueued_at")
     return rest | {name: common[name] for name in (*kept, "delivery_count", "body_encoding")}

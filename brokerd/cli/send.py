@@ -39,6 +39,7 @@ from brokerd.process.exit_statuses import FAILED, OK
 @click.option("--type", "message_type", help="Message type.  [default: DEFAULT]")
 @click.option("--body", help="The body, as text.")
 @click.option("--file", "source", type=click.File("rb"), help="File with the body, - for input.")
+@click.option("--header", "headers", multiple=True, help="A header, NAME=VALUE; repeatable.")
 @click.option("--lifetime", type=int, help="Seconds the dialog may last.")
 @click.option("--related", type=HANDLE, help="Begin the dialog in the group of this one.")
 @click.option("--group", type=GROUP, help="Begin the dialog in this group.")
@@ -58,6 +59,7 @@ def command(
     message_type: str | None,
     body: str | None,
     source: BinaryIO | None,
+    headers: tuple[str, ...],
     lifetime: int | None,
     related: bytes | None,
     group: bytes | None,
@@ -93,6 +95,7 @@ def command(
         contract=contract,
         message_type=message_type,
         body=body_of(body, source),
+        headers=_headers(headers),
         lifetime=lifetime,
         related=related,
         group=group,
@@ -172,6 +175,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     contract: str | None
     message_type: str | None
     body: Body
+    headers: dict[str, str]
     lifetime: int | None
     related: bytes | None
     group: bytes | None
@@ -199,7 +203,7 @@ async def _send(session: Session, letter: Letter, *, stay: bool = False) -> list
             )
             handles = [begun]
         to: bytes | list[bytes] = handles[0] if len(handles) == 1 else [*handles]
-        await tx.send(to, letter.body, letter.message_type)
+        await tx.send(to, letter.body, letter.message_type, headers=letter.headers)
         for handle in handles if letter.end and not stay else ():
             await tx.end(handle)
     return handles
@@ -237,6 +241,17 @@ def body_of(text: str | None, source: BinaryIO | None) -> Body:
     if source is not None:
         return source.read()
     return ABSENT if text is None else text.encode()
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or name in found:
+            problem = f"{name!r} is given twice" if equals else f"{one!r} has no ="
+            raise UsageError(f"--header {problem}", hint="give NAME=VALUE, each name once")
+        found[name] = value
+    return found
 
 
 def _broker_id(text: str | None) -> bytes | str | None:

@@ -31,6 +31,7 @@ from brokerd.protocol.client_verbs import (
     MAX_TIMER_MS,
     MAX_WAIT_MS,
 )
+from brokerd.protocol.headers import Headers, find_problem
 from brokerd.protocol.wire import MAX_ERROR
 
 MAX_REMOTE_NAME: Final = 256
@@ -68,6 +69,52 @@ def wire_body(body: Body, limit: int) -> bytes | None:
     if len(body) > limit:
         raise MessageTooLarge(f"a body of {len(body)} bytes is over the limit of {limit}")
     return body
+
+
+def wire_headers(headers: Headers | None) -> dict[str, str | bytes] | None:
+    """Check headers and return them as a request contains them; None = no headers (SND-26).
+
+    Raises:
+        InvalidArgument: a name or a value has the wrong form, or there are too many.
+    """
+    if not headers:
+        return None
+    _check_mapping(headers)
+    given = {name: _plain(value) for name, value in headers.items()}
+    problem = find_problem(given)
+    if problem:
+        raise InvalidArgument(
+            f"headers: {problem}",
+            hint="names are 1 to 128 printable ASCII characters; values are text or bytes",
+        )
+    return given
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # checked afterwards
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def _check_mapping(headers: object) -> None:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(
+            f"headers are {type(headers).__name__}, not a mapping",
+            hint='give names with their values: headers={"content-type": "application/json"}',
+        )
+
+
+def send_args(
+    handles: bytes | list[bytes],
+    message_type: str | None,
+    body: bytes | None,
+    headers: dict[str, str | bytes] | None,
+) -> tuple[object, ...]:
+    """Return the arguments of a `send` for a request: without headers as ever (CLP-167).
+
+    Raises: nothing.
+    """
+    if headers is None:
+        return handles, message_type, body
+    return handles, message_type, body, headers
 
 
 def wire_id(value: object, what: str) -> bytes:

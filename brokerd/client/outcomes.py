@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from brokerd.client.arguments import wire_text
 from brokerd.errors import InvalidArgument
+from brokerd.protocol.headers import Headers
 
 MOST_TEXT: Final = 1000
 
@@ -74,8 +75,8 @@ class Park(Outcome):
 class End(Outcome):
     """The end of the dialog, after a reply or with an error.
 
-    `reply`: a value to send first; None = no reply. `error`, a number above 0, and `description`
-    are given together; the other side receives them as an Error message (DLG-20).
+    `reply`: a value, or a `Reply`, to send first; None = no reply. `error`, a number above 0, and
+    `description` are given together; the other side receives them as an Error message (DLG-20).
     """
 
     def __init__(
@@ -88,6 +89,27 @@ class End(Outcome):
         self.reply = reply
         self.error = error
         self.description = description
+
+
+class Reply:
+    """A handler's reply with headers: `return Reply(value, headers={...})`.
+
+    It can also be the reply of an `End`. `value`: what the contract allows. `headers`: as for
+    `send` (SND-26).
+    """
+
+    def __init__(
+        self,
+        value: Any,  # noqa: ANN401  # whatever the contract allows
+        *,
+        headers: Headers | None = None,
+    ) -> None:
+        self.value = value
+        self.headers = headers
+
+    def __repr__(self) -> str:
+        """Return the call that makes such a reply."""
+        return f"Reply({self.value!r}, headers={self.headers!r})"
 
 
 def rollback_options(error: BaseException | None) -> dict[str, object]:

@@ -4,8 +4,9 @@ Called: by `Session` and `Transaction`, if a recorder was given to `connect`.
 Fields: always op ("begin_dialog", "send", "receive", "end", "set_timer", "savepoint",
 "rollback_to", "commit", "rollback"), kind ("invoke", "ok", "fail", "info" = unknown), client, and
 tx (number of the transaction in its session); depending on op: token (with the outcome of a
-commit), dialog, handle, group, queue, seq, message_type, body, savepoint, reason, timer (its
-name), after (milliseconds until it is due, None = cancelled). Ids and bodies are bytes. A receive
+commit), dialog, handle, group, queue, seq, message_type, body, headers, savepoint, reason, timer
+(its name), after (milliseconds until it is due, None = cancelled). Ids and bodies are bytes,
+headers are a dict. A receive
 is one "invoke", then one "ok" per message, or one "ok" without a seq. The "ok" of a "rollback_to"
 undoes the requests made between the savepoint of that number and its own "invoke".
 Never:  decides anything. A recorder that raises breaks the verb that called it.

@@ -29,7 +29,11 @@ class Recording:
             self._recorder.event(op=op, kind=kind, **self._about, **fields)
 
     def sends(
-        self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
+        self,
+        handles: bytes | list[bytes],
+        message_type: str | None,
+        body: bytes | None,
+        headers: dict[str, str | bytes] | None,
     ) -> None:
         """Record the request of a send: one event per dialog.
 
@@ -38,7 +42,9 @@ class Recording:
         if self._recorder is None:
             return
         for each in handles if isinstance(handles, list) else [handles]:
-            self.event("send", handle=each, message_type=message_type, body=body)
+            self.event(
+                "send", handle=each, message_type=message_type, body=body, headers=headers or {}
+            )
 
     def ends(self, handles: bytes | list[bytes]) -> None:
         """Record the request of an end: one event per dialog.
@@ -68,6 +74,7 @@ class Recording:
                 seq=message.sequence,
                 message_type=message.message_type,
                 body=message.body,
+                headers=message.headers,
                 timer=message.timer_name,
             )
         if not messages:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, ProtocolError
 
 
 class Kind(IntEnum):
@@ -86,3 +86,25 @@ class Pending:
             self.future.set_exception(error)
             if quiet or self.kind is Kind.IN_TX:
                 self.future.exception()
+
+
+def read_map(value: object) -> dict[str, object]:
+    """Return the map in an ANSWER.
+
+    Raises:
+        ProtocolError: the answer has another form.
+    """
+    if not isinstance(value, dict):
+        raise ProtocolError("a map is expected")
+    return value
+
+
+def read_list(value: object) -> list[object]:
+    """Return the list in an ANSWER.
+
+    Raises:
+        ProtocolError: the answer has another form.
+    """
+    if not isinstance(value, list):
+        raise ProtocolError("a list is expected")
+    return value

@@ -18,8 +18,10 @@ from brokerd.client.admin import Admin
 from brokerd.client.arguments import (
     as_wire,
     receive_args,
+    send_args,
     wire_body,
     wire_handles,
+    wire_headers,
     wire_id,
     wire_text,
     wire_wait,
@@ -30,13 +32,15 @@ from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
 from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait, read_page
 from brokerd.client.recorder import Recorder
+from brokerd.client.requests import read_list, read_map
 from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
 from brokerd.clock import Clock
-from brokerd.errors import InvalidArgument, ProtocolError
+from brokerd.errors import InvalidArgument
 from brokerd.ids import ClientId, GroupId, Handle, IdSource
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome
+from brokerd.protocol.headers import Headers
 from brokerd.telemetry.status import TransmissionStatus
 
 DRAIN_WAIT: Final = 0.5
@@ -184,6 +188,7 @@ class Session:
         error_queue: str = "",
         broker_id: bytes | str | None = None,
         encryption: bool | None = None,
+        headers: Headers | None = None,
     ) -> Handle:
         """Send one message on a dialog of its own; return the dialog's handle once durable (PBT-4).
 
@@ -204,6 +209,7 @@ class Session:
                 error_queue=error_queue,
                 broker_id=broker_id,
                 encryption=encryption,
+                headers=headers,
             )
 
     async def send(
@@ -211,6 +217,8 @@ class Session:
         handle: bytes | list[bytes],
         body: Body = ABSENT,
         message_type: str | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> None:
         """Send a message on one dialog, or on each of a list; durable when this returns (SND-1).
 
@@ -230,13 +238,15 @@ class Session:
         """
         if not self._link.writes_now():
             await self._link.room()
-        await self.submit_send(handle, body, message_type)
+        await self.submit_send(handle, body, message_type, headers=headers)
 
     def submit_send(
         self,
         handle: bytes | list[bytes],
         body: Body = ABSENT,
         message_type: str | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> "asyncio.Future[None]":
         """Send without waiting, and return a future that is done when the message is durable.
 
@@ -252,10 +262,11 @@ class Session:
         packed = wire_body(body, self._link.limits.body)
         if type(message_type) is not str and message_type is not None:
             wire_text(message_type, "message_type")
-        verbs = ("send", (handle, message_type, packed))
+        given = None if headers is None else wire_headers(headers)
         if self._recorder is None:
-            return self._link.transact((verbs,)).future
-        return self.transaction().send_alone(handle, message_type, packed)
+            args = send_args(handle, message_type, packed, given)
+            return self._link.transact((("send", args),)).future
+        return self.transaction().send_alone(handle, message_type, packed, given)
 
     async def room(self) -> None:
         """Wait until the next send would be written at once.
@@ -373,7 +384,7 @@ class Session:
         Raises:
             BrokerError: an error common to all requests; see `Session`.
         """
-        return _map(await self._link.ask("status", ()))
+        return read_map(await self._link.ask("status", ()))
 
     async def apply(
         self,
@@ -404,7 +415,7 @@ class Session:
         asked: list[object] = [as_wire(dict(objects)), dry_run, terminate_existing, ensure]
         while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # older daemons accept two
             asked.pop()
-        return _list(await self._link.ask("apply", tuple(asked)))
+        return read_list(await self._link.ask("apply", tuple(asked)))
 
     async def objects(self, kind: str | None = None) -> list[dict[str, object]]:
         """Return the objects of this broker as maps: the keys of a file of objects, and the kind.
@@ -415,8 +426,8 @@ class Session:
             InvalidArgument: `kind` is not a kind of object.
             BrokerError: an error common to all requests; see `Session`.
         """
-        found = _list(await self._link.ask("objects", (kind,) if kind else ()))
-        return [_map(one) for one in found]
+        found = read_list(await self._link.ask("objects", (kind,) if kind else ()))
+        return [read_map(one) for one in found]
 
     async def create(self, /, kind: str, name: str, **declared: object) -> list[object]:
         """Create an object and return the changes: `create("queue", "orders_q", status="off")`.
@@ -431,7 +442,8 @@ class Session:
             InvalidName, InvalidArgument: the name or the kind is not allowed.
             BrokerError: an error common to all requests; see `Session`.
         """
-        return _list(await self._link.ask("create", (kind, as_wire({**declared, "name": name}))))
+        asked = (kind, as_wire({**declared, "name": name}))
+        return read_list(await self._link.ask("create", asked))
 
     async def alter(
         self, /, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
@@ -449,7 +461,7 @@ class Session:
             BrokerError: an error common to all requests; see `Session`.
         """
         asked = (kind, as_wire({**declared, "name": name}), terminate_existing)
-        return _list(await self._link.ask("alter", asked))
+        return read_list(await self._link.ask("alter", asked))
 
     async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
         """Drop an object and return the changes.
@@ -462,7 +474,7 @@ class Session:
             InvalidArgument: `kind` is not a kind of object.
             BrokerError: an error common to all requests; see `Session`.
         """
-        return _list(await self._link.ask("drop", (kind, name, terminate_existing)))
+        return read_list(await self._link.ask("drop", (kind, name, terminate_existing)))
 
     async def transmission_status(self, handle: bytes) -> TransmissionStatus:
         """Return the state of a dialog's transmission, and why its messages wait (SND-23).
@@ -474,7 +486,7 @@ class Session:
             InvalidArgument: `handle` is not 16 bytes.
             BrokerError: an error common to all requests; see `Session`.
         """
-        answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
+        answer = read_map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
         return msgspec.convert(answer, TransmissionStatus)
 
     async def view(self, /, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
@@ -582,15 +594,3 @@ def connect(
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
     return Connecting(partial(open_session, Session, address, broker, **options))
-
-
-def _map(value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ProtocolError("a map is expected")
-    return value
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise ProtocolError("a list is expected")
-    return value

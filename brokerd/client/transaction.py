@@ -17,9 +17,11 @@ from brokerd.client.arguments import (
     check_services,
     dialog_options,
     receive_args,
+    send_args,
     wire_after,
     wire_body,
     wire_handles,
+    wire_headers,
     wire_id,
     wire_name,
     wire_text,
@@ -49,6 +51,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle, IdSource
 from brokerd.protocol.client_verbs import MAX_STATE
+from brokerd.protocol.headers import MAX_BLOCK, Headers
 
 
 class Transaction:
@@ -167,6 +170,7 @@ class Transaction:
         error_queue: str = "",
         broker_id: bytes | str | None = None,
         encryption: bool | None = None,
+        headers: Headers | None = None,
     ) -> Handle:
         """Send one message on a dialog of its own, and return its handle (PBT-4).
 
@@ -195,7 +199,7 @@ class Transaction:
         if not self._exchange.collect("begin_dialog", args, size):
             await self._exchange.write("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
-        await self.send(handle, body, message_type)
+        await self.send(handle, body, message_type, headers=headers)
         return handle
 
     async def send(
@@ -203,11 +207,14 @@ class Transaction:
         handle: bytes | list[bytes],
         body: Body = ABSENT,
         message_type: str | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> None:
         """Send a message on one dialog, or on each of a list: all or none (SND-1, SND-8).
 
         `handle`: a handle, or a list of at most 10,000 handles. `body`: bytes; left out = no body.
-        `message_type`: None = the type DEFAULT.
+        `message_type`: None = the type DEFAULT. `headers`: at most 64 names with text or bytes, 8
+        KiB together (SND-26).
 
         Raises:
             NullBody, MessageTooLarge, DuplicateHandle, InvalidArgument: an argument has the wrong
@@ -226,10 +233,13 @@ class Transaction:
         packed = wire_body(body, self._link.limits.body)
         name = "" if message_type is None else wire_text(message_type, "message_type")
         size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
-        args = (handles, message_type, packed)
+        given = None if headers is None else wire_headers(headers)
+        if given is not None:
+            size += MAX_BLOCK
+        args = send_args(handles, message_type, packed, given)
         if not self._exchange.collect("send", args, size):
             await self._exchange.write("send", args)
-        self._recording.sends(handles, message_type, packed)
+        self._recording.sends(handles, message_type, packed, given)
 
     async def end(
         self,
@@ -508,17 +518,21 @@ class Transaction:
         return exchange.commit([error.code for error in self.not_counted])
 
     def send_alone(
-        self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
+        self,
+        handle: bytes | list[bytes],
+        message_type: str | None,
+        body: bytes | None,
+        headers: dict[str, str | bytes] | None,
     ) -> "asyncio.Future[None]":
         """Write and record a `submit_send`, whose arguments were checked; return its future.
 
         Raises: nothing.
         """
-        self._recording.sends(handle, message_type, body)
+        self._recording.sends(handle, message_type, body, headers)
         self._recording.event("commit", kind="invoke")
         self._exchange.close()
         return self._recording.watched(
-            self._link.transact((("send", (handle, message_type, body)),))
+            self._link.transact((("send", send_args(handle, message_type, body, headers)),))
         )
 
     def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from brokerd.errors import BadRequest
 from brokerd.protocol.admin_verbs import ADMIN_VERBS, POISON_VERBS, AdminVerb, PoisonVerb
+from brokerd.protocol.headers import HeaderMap, find_problem, join
 from brokerd.protocol.pairing_verbs import PAIRING_VERBS, PairingVerb
 
 FOREVER_MS: Final = -1
@@ -109,7 +110,10 @@ class Send(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     message_type: _Name | None = None
     """Name of the message type; None = DEFAULT."""
     body: bytes | None = None
-    """The body; None = no body (SND-11)."""
+    """The body; None = no body (SND-11). Once parsed, the content: a `Content` if the message has
+    headers."""
+    headers: HeaderMap | None = None
+    """The headers (SND-26); None once parsed, since `body` then contains them."""
 
 
 class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -374,6 +378,7 @@ NOT_HELD_BACK: Final = frozenset(
 """Verbs of `ALONE` that are accepted while an operation excludes other work (MAN-1)."""
 
 _Form = TypeVar("_Form")
+_V = TypeVar("_V", bound=Struct)
 
 _POSITION: Final = re.compile(r"\$\[(\d+)\]")
 
@@ -413,13 +418,26 @@ def parse_verb(verb: str, args: list[Any]) -> Verb:
     """
     if verb == "transact":
         return _transact(args)
-    return _convert(verb, args, _VERBS[verb])
+    return _with_content(_convert(verb, args, _VERBS[verb]))
 
 
 def _transact(args: list[Any]) -> Transact:
     outer = _convert("transact", args, _TransactArgs)
-    parsed = [_convert(verb, inner, _PLAIN[verb]) for verb, inner in outer.verbs]
+    parsed = [_with_content(_convert(verb, inner, _PLAIN[verb])) for verb, inner in outer.verbs]
     return Transact(outer.token, tuple(parsed))
+
+
+def _with_content(verb: _V) -> _V:
+    """Return the verb; a send of a message with headers with its content in place of the body.
+
+    The content is made once: whatever works on a send knows its body by identity."""
+    if not isinstance(verb, Send) or not verb.headers:
+        return verb
+    problem = find_problem(verb.headers)
+    if problem:
+        raise BadRequest(f"send: headers: {problem}")
+    content = join(verb.headers, verb.body)
+    return msgspec.structs.replace(verb, body=content, headers=None)
 
 
 def _convert(verb: str, args: list[Any], form: type[_Form]) -> _Form:

@@ -17,7 +17,9 @@ from brokerd.errors import ProtocolError
 from brokerd.protocol.item_decoding import Header, decode_boxcar, read_error
 from brokerd.protocol.items import (
     END,
+    ENDS,
     ERROR,
+    HEADERS,
     Ack,
     AckOnly,
     BadItem,
@@ -40,8 +42,10 @@ from brokerd.protocol.wire import FRAME_LIMIT, LOGIN_LIMIT, Buffer
 
 __all__ = [
     "END",
+    "ENDS",
     "ERROR",
     "FRAME_LIMIT",
+    "HEADERS",
     "LOGIN_LIMIT",
     "Ack",
     "AckOnly",

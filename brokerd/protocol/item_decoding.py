@@ -15,7 +15,9 @@ from brokerd.errors import ProtocolError
 from brokerd.ids import ID_SIZE
 from brokerd.protocol.items import (
     END,
+    ENDS,
     ERROR,
+    HEADERS,
     ITEM_ACK,
     ITEM_BROKER_ERROR,
     ITEM_FRAGMENT,
@@ -199,11 +201,12 @@ def _what_flags_break(
     """Return the name of the violation of DLP-6; None if the flags are valid.
 
     A target may end a dialog before it has sent anything, an initiator may not."""
-    if flags not in (0, END, ERROR):
+    if flags not in (0, END, ERROR, HEADERS):
         return "flags"  # 11275
-    if flags and sequence == 0 and from_initiator:
+    ends = flags & ENDS != 0
+    if ends and sequence == 0 and from_initiator:
         return "message_0_ends"  # 11277
-    if (flags == 0) != (message_type != ""):
+    if ends != (message_type == ""):
         return "message_type"  # 11278, 11279
     return None
 

@@ -26,6 +26,10 @@ END: Final = 1
 """Flag of a fragment that ends the dialog."""
 ERROR: Final = 2
 """Flag of a fragment that carries an error made by the application."""
+HEADERS: Final = 4
+"""Flag of a fragment whose message has headers: its content begins with them (DLP-59)."""
+ENDS: Final = END | ERROR
+"""The flags of fragments that end a dialog; no message of an application has one."""
 
 
 ITEM_FRAGMENT: Final = 0

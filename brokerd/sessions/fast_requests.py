@@ -20,6 +20,7 @@ from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol.client_frames import ClientFrame, Request
 from brokerd.protocol.client_verbs import MAX_TOKEN, MAX_VERBS
+from brokerd.protocol.headers import find_problem, join
 from brokerd.verbs.ends import end_ordinary
 from brokerd.verbs.sends import send_ordinary
 
@@ -92,7 +93,7 @@ def _leading(
 
 
 def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
-    """Return the request `transact [token, [["send", [handle, type, body]], …]]` as sends.
+    """Return the request `transact [token, [["send", [handle, type, body, headers]], …]]` as sends.
 
     None = the request is not of this form."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
@@ -101,12 +102,13 @@ def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
     messages: list[Message] = []
     try:
         token, verbs = args
-        for verb, (handle, message_type, body) in verbs:
+        for verb, sent in verbs:
+            handle, message_type, body = sent if len(sent) == _PLAIN_SEND else _joined(sent)
             if (
                 verb != "send"
                 or type(handle) is not bytes
                 or len(handle) != ID_SIZE
-                or not (body is None or type(body) is bytes)
+                or not (body is None or isinstance(body, bytes))
                 or not (message_type is None or type(message_type) is str)
             ):
                 return None
@@ -130,7 +132,7 @@ def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
     try:
         token, ((begin, begun), (send, sent), (end, ended)) = args
         handle, from_service, to_service, options = begun
-        sent_on, message_type, body = sent
+        sent_on, message_type, body = sent if len(sent) == _PLAIN_SEND else _joined(sent)
         ended_one, code, description = ended
     except (TypeError, ValueError):
         return None
@@ -146,7 +148,7 @@ def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
         or ended_one != handle
         or code is not None
         or description is not None
-        or not (body is None or type(body) is bytes)
+        or not (body is None or isinstance(body, bytes))
         or type(options) is not dict
         or not options.keys() <= _ORDINARY_OPTIONS
     ):
@@ -163,6 +165,17 @@ def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
     return ShortDialog(frame.request, token, Handle(handle), terms, body)
 
 
+def _joined(sent: Sequence[Any]) -> tuple[Any, Any, bytes]:
+    """Return handle, type and content of a send with headers; `ValueError`: it is special."""
+    handle, message_type, body, headers = sent
+    is_plain = type(headers) is dict and headers and (body is None or type(body) is bytes)
+    if not is_plain or find_problem(headers):
+        raise ValueError("it has no headers, or wrong arguments")
+    return handle, message_type, join(headers, body)
+
+
+_PLAIN_SEND: Final = 3
+"""Number of arguments of a send without headers."""
 _SHORT_DIALOG: Final = ("begin_dialog", "send", "end")
 _ORDINARY_OPTIONS: Final = frozenset({"contract", "lifetime", "encryption"})
 _FLAG: Final = (bool, type(None))
@@ -191,15 +204,16 @@ def perform_ordinary(tx: Transaction, verb: str, args: list[Any]) -> bool:
 
 
 def _send(tx: Transaction, args: list[Any]) -> bool:
-    """Perform SEND `[handle, type, body]`."""
-    if len(args) != 3:  # noqa: PLR2004  # see above
+    """Perform SEND `[handle, type, body, headers]`; the headers may be left out."""
+    try:
+        handle, message_type, body = args if len(args) == _PLAIN_SEND else _joined(args)
+    except ValueError:
         return False
-    handle, message_type, body = args
     return (
         type(handle) is bytes
         and len(handle) == ID_SIZE
         and (message_type is None or type(message_type) is str)
-        and (body is None or type(body) is bytes)
+        and (body is None or isinstance(body, bytes))
         and send_ordinary(tx, Handle(handle), message_type or DEFAULT, body)
     )
 

@@ -20,12 +20,15 @@ from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
+from brokerd.protocol.headers import Content, body_of
 from brokerd.verbs import body_checks, ends, groups, receives, sends
 from brokerd.verbs.dialog_limit import before_begin
 from brokerd.verbs.timers import set_timer
 
 _BODY: Final = 5
 """Position of the body in a message (CLP-36)."""
+_RECEIVED: Final = 0
+"""The status of a received message (RCV-27), which comes before its headers (CLP-168)."""
 
 
 def raise_failure(tx: Transaction) -> None:
@@ -86,7 +89,8 @@ def prepare(tx: Transaction, verb: object, done: Resume) -> bool:
         return False
     handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
     named = [Handle(one) for one in handles]
-    return body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, verb.body, done)
+    body = body_of(verb.body)
+    return body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, body, done)
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
@@ -172,6 +176,9 @@ def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
         contract, priority, group_id = endpoint.contract, endpoint.priority, live.group.group_id
         for one in messages:
             kind, body, timer_name = one.message_type, one.body, None
+            headers: dict[str, str | bytes] | None = None
+            if type(body) is Content:
+                headers, body = body.headers, body.body
             if one.sequence == TIMER:  # its row has the name as its body (DLG-42)
                 timer_name, body = (body or b"").decode() or None, None
             code = codes.get(kind)
@@ -196,6 +203,8 @@ def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
                     timer_name,
                 ]
             )
+            if headers is not None:
+                values[-1] += (_RECEIVED, headers)
     if sum(one.size for one in taken) < PART_SIZE:
         return values
     return Bulky(values) if any(is_bulk(one[_BODY]) for one in values) else values

@@ -52,6 +52,9 @@ class QueueRow(NamedTuple):
     message_id: MessageId
     body_hash: bytes | None
     body: bytes | None
+    """The content: a `Content` if the message has headers."""
+    flags: int = 0
+    """`frames.HEADERS` if the message has headers."""
 
 
 class Owner(IntEnum):
@@ -97,7 +100,7 @@ class OutgoingRow(NamedTuple):
     endpoint: EndpointKey
     sequence: int
     flags: int
-    """`frames.END`, `frames.ERROR`, or 0 for an application message."""
+    """`frames.END` or `frames.ERROR`; for an application message `frames.HEADERS` or 0."""
     message_type: str
     fragment_size: int
     """Size of the body's fragments, fixed by its send (DLP-10)."""
@@ -157,6 +160,9 @@ class RetainedRow(NamedTuple):
     enqueued_at: Instant
     message_id: MessageId
     body: bytes | None
+    """The content: a `Content` if the message has headers."""
+    flags: int = 0
+    """`frames.HEADERS` if the message has headers."""
 
 
 class Trim(NamedTuple):

@@ -79,17 +79,18 @@ def not_surely_sound(
 ) -> list[int]:
     """Return the indexes of the rows to check with `is_sound`; all other rows are sound.
 
-    A row ends with hash, body, whether its endpoint is the initiator's, and its conversation. This
-    function checks a whole page: two calls for each message would take as long as the hash does.
+    A row has hash and body at positions 9 and 10, and ends with whether its endpoint is the
+    initiator's, and its conversation. This function checks a whole page: two calls for each
+    message would take as long as the hash does.
     """
     return [
         at
         for at, row in enumerate(rows)
         if row[-1] is None
-        or row[-3] is None
-        or row[-4]
+        or row[10] is None
+        or row[9]
         != xxh3_64_digest(
-            row[-1] + row[-3],
+            row[-1] + row[10],
             (row[sequence_at] << 1 | ((not row[-2]) ^ is_outgoing)) & _SEEDS,
         )
     ]

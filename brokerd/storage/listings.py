@@ -97,6 +97,7 @@ class ListedRetained(NamedTuple):
     sequence: int
     message_type: str
     priority: int
+    flags: int
     enqueued_at: Instant
     message_id: MessageId
     endpoint: EndpointKey | None
@@ -230,6 +231,7 @@ _RETAINED = {
             kept.c.sequence,
             kept.c.message_type,
             kept.c.priority,
+            kept.c.flags,
             kept.c.enqueued_at,
             kept.c.message_id,
             kept.c.endpoint_key,

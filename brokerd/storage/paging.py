@@ -26,6 +26,8 @@ from sqlalchemy import (
 )
 
 from brokerd.ids import ConversationId, EndpointKey
+from brokerd.protocol.headers import Content
+from brokerd.protocol.items import HEADERS
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.hashes import is_large_sound, is_sound, not_surely_sound
@@ -131,6 +133,10 @@ def _packed(rows: Select[Any]) -> Select[Any]:
 
 
 _BINARY: Final = ["message_id", "body_hash", "body", "conversation_id"]
+_PLAIN: Final = 8
+"""Number of columns before `message_id`, in the tables of both kinds of messages."""
+_HASH, _BODY = 9, 10
+"""Positions of `body_hash` and `body`, in the tables of both kinds of messages."""
 
 
 def _unpack(packed: Values) -> list[Values]:
@@ -145,7 +151,8 @@ def _unpack(packed: Values) -> list[Values]:
         digest = None if b is None else data[id_end:hash_end]
         body = None if c is None else data[hash_end:body_end]
         place = None if d is None else data[body_end:at]
-        rows.append((*plain, data[start:id_end], digest, body, is_initiator, place))
+        binary = data[start:id_end], digest, body
+        rows.append((*plain[:_PLAIN], *binary, *plain[_PLAIN:], is_initiator, place))
     return rows
 
 
@@ -188,7 +195,8 @@ async def fetch(
     large: list[tuple[int, tuple[ConversationId, bool, int]]] = []
     for at in not_surely_sound(read, sequence_at, is_outgoing=outgoing):
         sequence = read[at][sequence_at]
-        digest, body, is_initiator, place = read[at][-4:]
+        digest, body = read[at][_HASH], read[at][_BODY]
+        is_initiator, place = read[at][-2:]
         from_initiator = bool(is_initiator) is outgoing
         if body is None and digest is not None and place is not None:
             # The body is in pieces, which are read after all other bodies are checked.
@@ -211,7 +219,16 @@ async def fetch(
             damaged.append(message)
     for at in sorted(gone, reverse=True):
         del rows[at]
+    _mark_headers(rows, 3 if outgoing else 11)
     return Page(rows, damaged, end, may_go_on)
+
+
+def _mark_headers(rows: list[T], flags_at: int) -> None:
+    """Make the bodies of messages with headers a `Content`; few rows have any."""
+    for at in [at for at, row in enumerate(rows) if row[flags_at] == HEADERS]:
+        row = rows[at]
+        if row.body is not None:
+            rows[at] = row._replace(body=Content(row.body))
 
 
 def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
@@ -220,7 +237,8 @@ def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
         return True
     most = int(values["max_bytes"])
     return (
-        sum([most if row[-3] is None and row[-4] else len(row[-3] or b"") for row in read]) >= most
+        sum([most if row[_BODY] is None and row[_HASH] else len(row[_BODY] or b"") for row in read])
+        >= most
     )
 
 

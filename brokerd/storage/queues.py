@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from brokerd.ids import EndpointKey
+from brokerd.protocol.headers import flags_of
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.connections import Connection, transaction
@@ -71,12 +72,13 @@ def empty_shelves(numbers: Sequence[int], connection: Connection) -> list[int]:
 def replace_body(
     connection: Connection, order: int, body: bytes | None, stored: bytes | None
 ) -> None:
-    """Replace the body and the hash of a message, in a transaction of its own (PBT-3)."""
+    """Replace the content and the hash of a message, in a transaction of its own (PBT-3)."""
     script = Script()
     for table in messages_at.values():
         script.add(
-            f"UPDATE {table.name} SET body_hash = ?, body = ? WHERE queuing_order = ?",  # noqa: S608
-            (stored, body, order),
+            f"UPDATE {table.name} SET flags = ?, body_hash = ?, body = ?"  # noqa: S608
+            " WHERE queuing_order = ?",
+            (flags_of(body), stored, body, order),
         )
     bodies.leave(script, Owner.WAITING, [order])
     with transaction(connection):

@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, func, select, text
 
 from brokerd.clock import Instant
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
+from brokerd.protocol.headers import content_of
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.ended_dialogs import FIND_RETAINED, RETAINED_LEFT
@@ -60,6 +61,7 @@ def _copy(place: int) -> str:
                 messages.c.enqueued_at,
                 messages.c.message_id,
                 messages.c.body,
+                messages.c.flags,
             )
             .select_from(
                 messages.join(endpoints, endpoints.c.endpoint_key == messages.c.endpoint_key)
@@ -162,7 +164,7 @@ class RetainedMessages:
 
 
 def _row(row: Values) -> RetainedRow:
-    order, queue, endpoint, handle, conversation, group, *middle, message_id, body = row
+    order, queue, endpoint, handle, conversation, group, *middle, message_id, flags, body = row
     service, contract, status, sequence, message_type, priority, enqueued_at = middle
     return RetainedRow(
         order,
@@ -179,5 +181,6 @@ def _row(row: Values) -> RetainedRow:
         priority,
         Instant(enqueued_at),
         MessageId(message_id),
-        body,
+        None if body is None else content_of(body, flags),
+        flags,
     )

@@ -48,6 +48,7 @@ REVISIONS: Final = (
     "0020_drops",
     "0021_initiators",
     "0022_security",
+    "0023_headers",
 )
 """All schema revisions, in order; the last one is the schema of `tables.py`."""
 

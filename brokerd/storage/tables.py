@@ -274,7 +274,9 @@ endpoint_progress = Table(
 
 
 def _messages(name: str, *more: Index, found: str | None) -> Table:
-    """Return a table of messages; `found`: the condition of those that are found by index."""
+    """Return a table of messages; `found`: the condition of those that are found by index.
+
+    `flags`: `frames.HEADERS` if `body` begins with headers (SND-28), else 0."""
     where = None if found is None else text(found)
     return Table(
         name,
@@ -290,6 +292,7 @@ def _messages(name: str, *more: Index, found: str | None) -> Table:
         Column("message_id", LargeBinary, nullable=False),
         Column("body_hash", LargeBinary),
         Column("body", LargeBinary),
+        _option("flags", 0),
         Index(f"{name}_paged", "queue_key", "priority", "queuing_order", sqlite_where=where),
         # By stretch first, so that a flush, and later the sweep, writes few pages of the index:
         # with the endpoint first, 300 messages of 512 dialogs in turn rewrote 300 different pages.
@@ -333,6 +336,7 @@ retained_messages = Table(
     Column("enqueued_at", Integer, nullable=False),
     Column("message_id", LargeBinary, nullable=False),
     Column("body", LargeBinary),
+    _option("flags", 0),
     Index("retained_messages_browse", "queue_key", "queuing_order"),
     Index("retained_messages_of", "endpoint_key", "queuing_order"),
 )

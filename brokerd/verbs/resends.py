@@ -18,6 +18,8 @@ from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId
+from brokerd.protocol.headers import body_of
+from brokerd.protocol.items import ENDS
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import Changes
 from brokerd.verbs import body_checks, large_bodies, sends
@@ -82,12 +84,12 @@ def _bring_in(tx: Transaction, out: Outgoing) -> Blocked | None:
 
 
 def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocked:
-    held = [(row, sent) for row, sent in out.window.attempted() if not row.flags]
+    held = [(row, sent) for row, sent in out.window.attempted() if not row.flags & ENDS]
     size = sum(len(row.body or b"") for row, _ in held)
     if tx.size + size > tx.broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
     checked = body_checks.before_sends(
-        tx, target, ((row.message_type, row.body) for row, _ in held)
+        tx, target, ((row.message_type, body_of(row.body)) for row, _ in held)
     )
     if checked is not None:
         return checked

@@ -50,6 +50,7 @@ from brokerd.model import (
     is_system,
 )
 from brokerd.protocol import dialog
+from brokerd.protocol.headers import body_of
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.security.grants import Rights
 from brokerd.verbs import body_checks, large_bodies, queue_room
@@ -223,7 +224,9 @@ def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
 def send(
     tx: Transaction, handles: Sequence[Handle], message_type: str, body: bytes | None
 ) -> Blocked | None:
-    """Send one message on one or several dialogs, all or none (SND-1 to SND-11)."""
+    """Send one message on one or several dialogs, all or none (SND-1 to SND-11).
+
+    `body`: the content, a `Content` if the message has headers (SND-28)."""
     broker = tx.broker
     if len(handles) == 1 and send_ordinary(tx, handles[0], message_type, body):  # fast path
         return None
@@ -391,9 +394,10 @@ def _check_sends(
     for live in lives:
         _check_send(tx, live, message_type)
     broker = tx.broker
-    blocked = body_checks.before_send(tx, lives, message_type, body)
+    alone = body_of(body)
+    blocked = body_checks.before_send(tx, lives, message_type, alone)
     if blocked is None and message_type in broker.checked_on_send:
-        check_before_sending(broker.message_types[message_type], body, broker.inspection.evaluate)
+        check_before_sending(broker.message_types[message_type], alone, broker.inspection.evaluate)
     return blocked
 
 

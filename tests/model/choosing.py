@@ -92,6 +92,11 @@ class Choosing:
         kinds = ["Ask", "Answer", "urn:brokerd:EndDialog", "Unheard", "DEFAULT"]
         return kinds[next(self._bodies) % len(kinds)], body
 
+    def _headers(self, body: bytes | None) -> dict[str, str | bytes]:
+        """Headers for every third message; one without a body may have some, too."""
+        number = next(self._bodies) if body is None else int(body)
+        return {} if number % 3 else {"number": body or b"", "traceparent": f"00-{number:032x}"}
+
     def _endpoint(self, client: str, handle: bytes) -> Endpoint | None:
         return next((one for one in self._endpoints(client) if one.handle == handle), None)
 
@@ -125,13 +130,15 @@ class Choosing:
         message_type, body = self._message(self._endpoint(client, handles[0]), kind)
         if begun is not None and PAIRS[begun % len(PAIRS)].contract is None:
             message_type = "DEFAULT"
-        verb: Verb = ("send", {"handles": handles, "message_type": message_type, "body": body})
+        headers = self._headers(body)
+        about = {"handles": handles, "message_type": message_type, "body": body}
+        verb: Verb = ("send", {**about, "headers": headers})
         names = "+".join(map(self.driver.names.of, handles))
         wire = handles if len(handles) > 1 else handles[0]
         return (
             verb,
-            ("send", [wire, message_type, body]),
-            f"send({names}, {message_type}, {body!r})",
+            ("send", [wire, message_type, body, *([headers] if headers else [])]),
+            f"send({names}, {message_type}, {body!r}, {headers!r})",
         )
 
     def _end(self, handles: list[bytes], error: int) -> Made:

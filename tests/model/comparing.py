@@ -98,6 +98,7 @@ class Comparing:
             self._error(real, model)
         else:
             self._same("body", real.body, model.body)
+            self._same("headers", real.headers, model.headers)
         at = (real.enqueued_at - START) / SECOND
         assert model.earliest - 0.1 <= at <= self._engine.now, f"enqueued_at is {at}"
         self._learn(endpoint.dialog, "id", real.conversation_id)
@@ -248,9 +249,15 @@ class Comparing:
             first = min(same, key=lambda one: (one.queuing_order is None, one.rank))
             wanted.remove(first)
             self._columns(row, first, first.endpoint.group)
-        told = Counter((row.handle, row.sequence, row.body) for row in rows if row.status == SENT)
+        told = Counter(
+            (row.handle, row.sequence, row.body, repr(row.headers))
+            for row in rows
+            if row.status == SENT
+        )
         mine = Counter(
-            (one.endpoint.handle, one.sequence, one.body) for one in wanted if one.status == SENT
+            (one.endpoint.handle, one.sequence, one.body, repr(one.headers))
+            for one in wanted
+            if one.status == SENT
         )
         assert told == mine, f"sent copies on {queue}: {told}; the model says {mine}"
         left = [(one.endpoint.handle, _kind(one)) for one in wanted if one.status != SENT]

@@ -21,6 +21,7 @@ from brokerd.errors import QueueNotFound
 from brokerd.ids import EndpointKey
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.headers import body_of, headers_of
 from brokerd.storage.changes import QueueRow
 
 READY: Final = 1
@@ -92,7 +93,7 @@ def _message(
         endpoint.group_id,
         row.sequence,
         row.message_type,
-        row.body if bodies and not is_timer else None,
+        body_of(row.body) if bodies and not is_timer else None,
         endpoint.service,
         endpoint.contract,
         row.queuing_order,
@@ -103,6 +104,7 @@ def _message(
         broker.validation_code(row.message_type),
         (row.body or b"").decode() or None if is_timer else None,
         READY,
+        headers_of(row.body) if bodies else {},
     ]
 
 
@@ -141,7 +143,7 @@ async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after
                     row.group_id if endpoint is None else endpoint.group_id,
                     row.sequence,
                     row.message_type,
-                    row.body if asked.bodies and not is_timer else None,
+                    body_of(row.body) if asked.bodies and not is_timer else None,
                     row.service,
                     row.contract,
                     row.queuing_order,
@@ -152,6 +154,7 @@ async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after
                     broker.validation_code(row.message_type),
                     (row.body or b"").decode() or None if is_timer else None,
                     row.status,
+                    headers_of(row.body) if asked.bodies else {},
                 ]
             )
         if len(rows) < count:

@@ -108,6 +108,7 @@ VIEWS: Final[dict[str, View]] = {
             "is_conversation_error": "whether it is an Error message",
             "is_end_of_dialog": "whether it is an EndDialog message",
             "message_body": "the body",
+            "message_headers": "its headers; empty if it has none, or bodies were not requested",
             "transmission_status": (
                 "why the message has not been delivered, as a sentence; empty before the first "
                 "attempt"
@@ -275,6 +276,7 @@ VIEWS: Final[dict[str, View]] = {
             "enqueued_at": "when the message was put into the queue",
             "message_id": "GUID of the message",
             "message_body": "the body",
+            "message_headers": "its headers; empty if it has none, or bodies were not requested",
             "is_archived": "whether policy `archive` has moved it to another queue",
         },
     ),

@@ -32,6 +32,7 @@ from brokerd.protocol.admin_verbs import ViewOptions
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.protocol.headers import body_of, content_of, headers_of
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import SSB_CODES, status_text
 from brokerd.storage.listings import (
@@ -252,6 +253,7 @@ class StoredViews:
         count = fragments.count(row.size, row.fragment_size)
         tried = self._attempts(broker, out) if out is not None else Attempts()
         by_level = broker.store.identity.honor_priority
+        content = _content(row)
         return {
             "conversation_handle": show(row.handle),
             "to_service_name": row.far_service,
@@ -263,7 +265,8 @@ class StoredViews:
             "message_type_name": _type_name(row),
             "is_conversation_error": bool(row.flags & ERROR_FLAG),
             "is_end_of_dialog": bool(row.flags & END),
-            "message_body": row.body,
+            "message_body": body_of(content),
+            "message_headers": headers_of(content) or None,
             "transmission_status": status_text(key, detail),
             "priority": row.priority,
             "status_key": key,
@@ -319,6 +322,7 @@ async def _retained(broker: Broker, options: ViewOptions) -> Page:
 
 
 def _kept(row: ListedRetained) -> Row:
+    content = _content(row)
     return {
         "queuing_order": row.queuing_order,
         "queue": row.queue,
@@ -333,9 +337,15 @@ def _kept(row: ListedRetained) -> Row:
         "priority": row.priority,
         "enqueued_at": row.enqueued_at,
         "message_id": show(row.message_id),
-        "message_body": None if row.message_type == DIALOG_TIMER else row.body,
+        "message_body": None if row.message_type == DIALOG_TIMER else body_of(content),
+        "message_headers": headers_of(content) or None,
         "is_archived": row.endpoint is None,
     }
+
+
+def _content(row: ListedMessage | ListedRetained) -> bytes | None:
+    """Return the content of a listed message; None = it is empty, or was not requested."""
+    return None if row.body is None else content_of(row.body, row.flags)
 
 
 def _idle(announced: tuple[Instant, Instant] | None) -> Row:

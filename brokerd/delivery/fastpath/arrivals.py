@@ -13,6 +13,7 @@ from brokerd.broker.state import Live
 from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
+from brokerd.protocol.headers import Content, find_content_problem
 
 
 class OrdinaryArrivals(OrdinaryRows):
@@ -25,6 +26,10 @@ class OrdinaryArrivals(OrdinaryRows):
         body = item.body or None
         if not ordinary.may_arrive(self._broker, live, item):
             return False
+        if item.flags:
+            if find_content_problem(item.body):  # it is refused (DLP-60)
+                return False
+            body = Content(item.body)
         got = dialog.ordinary_receive(live.endpoint, item.message_id)
         if got is None or not self._target.accept(
             live.contract, item.message_type, body, from_initiator=item.from_initiator

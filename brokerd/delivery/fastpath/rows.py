@@ -15,6 +15,8 @@ from brokerd.broker.state import Live
 from brokerd.clock import Instant
 from brokerd.ids import MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.headers import Content
+from brokerd.protocol.items import HEADERS
 from brokerd.storage.changes import QueueRow
 from brokerd.storage.flush import Flush
 from brokerd.storage.hashes import body_hash
@@ -74,6 +76,7 @@ class OrdinaryRows:
             message_id,
             body_hash(got.conversation_id, not got.is_initiator, sequence, body) if body else None,
             body,
+            HEADERS if type(body) is Content else 0,  # `flags_of` without a call
         )
         flush.enqueued.append(row)
         flush.bytes += size

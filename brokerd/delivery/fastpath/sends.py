@@ -25,6 +25,8 @@ from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.headers import Content
+from brokerd.protocol.items import HEADERS
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.hashes import body_hash
 
@@ -33,7 +35,8 @@ Done = Callable[[Sequence[int]], None]
 
 
 Message = tuple[Handle, str, bytes | None]
-"""The handle of the dialog to send on, the message type, and the body."""
+"""The handle of the dialog to send on, the message type, and the body (a `Content` if the message
+has headers)."""
 
 
 class Sends(NamedTuple):
@@ -215,7 +218,7 @@ class _Run(OrdinaryRows):
             broker.store.next_transmission_order(),
             sent.key,
             sequence,
-            0,
+            HEADERS if type(body) is Content else 0,  # `flags_of` without a call
             message_type,
             broker.options.fragment_size,
             1 if out.must_page() else 0,

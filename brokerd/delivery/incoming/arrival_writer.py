@@ -32,7 +32,8 @@ from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.protocol import dialog
-from brokerd.protocol.frames import Fragment
+from brokerd.protocol.frames import ENDS, HEADERS, Fragment
+from brokerd.protocol.headers import Content, find_content_problem
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.security.kept_keys import DialogKeys
@@ -306,7 +307,7 @@ class ArrivalWriter:
             # Asked when the fragment arrived, too: the grant may have been revoked since (SEC-50).
             if not self._admission.admits(one.broker, run[0], one.neighbour, one.principal):
                 return None, (NO_SEND_PERMISSION, no_permission(one.principal, run[0]))
-            refusal = refuse_opening(one.broker, run[0], self._clock.utc())
+            refusal = refuse_opening(one.broker, run[0], self._clock.utc(), one.inspected)
             if refusal is not None:
                 return None, refusal
         return check_run(one.broker, one.live, run, one.inspected)
@@ -453,7 +454,7 @@ class ArrivalWriter:
         if not run:
             return
         out.acks.stored(run[-1])
-        at_once = run[0].sequence == 0 or any(item.flags for item in run)
+        at_once = run[0].sequence == 0 or any(item.flags & ENDS for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)
 
 
@@ -470,7 +471,7 @@ def _count_fitting(queue: HomeQueue, live: Live | None, run: list[Fragment]) -> 
     messages = size = 0
     body = 0 if live is None else live.parts_size
     for at, item in enumerate(run):
-        if not item.flags and queue.is_at_limit(messages, size):
+        if not item.flags & ENDS and queue.is_at_limit(messages, size):
             return at
         body = len(item.body) + (body if item.fragment else 0)
         if item.fragment + 1 == item.fragments:
@@ -478,14 +479,24 @@ def _count_fitting(queue: HomeQueue, live: Live | None, run: list[Fragment]) -> 
     return len(run)
 
 
-def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refusal | None:
-    """Return why this fragment may not begin a dialog; None = it may."""
+def refuse_opening(
+    broker: Broker, first: Fragment, now: Instant, inspected: Mapping[int, bytes]
+) -> checks.Refusal | None:
+    """Return why this fragment may not begin a dialog; None = it may.
+
+    `inspected`: bodies that were checked already, by sequence."""
+    body: bytes | None = first.body
+    if first.flags & HEADERS and first.fragments == 1:
+        refusal = _refuse_headers(first, first.body)
+        if refusal is not None:
+            return refusal
+        body = _body_alone(first, first.body, inspected)
     return checks.refuse_dialog(
         broker.catalog_index,
         service=first.to_service,
         contract=first.contract,
         message_type=first.message_type,
-        body=first.body,
+        body=body,
         expires_at=first.expires_at,
         now=now,
         whole=first.fragments == 1,
@@ -507,7 +518,7 @@ def check_run(
     known = broker.message_types
     size = 0 if live is None else live.parts_size
     for at, item in enumerate(run):
-        if item.flags:
+        if item.flags & ENDS:
             continue
         size = len(item.body) + (size if item.fragment else 0)
         announced = size
@@ -519,14 +530,9 @@ def check_run(
             about = "about " if item.fragments > 1 else ""
             text = f"{about}{max(size, announced)} bytes are more than this broker takes"
             return run[:at], (checks.TOO_LARGE, text)
-        body, whole = item.body, item.fragments == 1
-        if not whole and item.fragment + 1 == item.fragments:
-            whole = checks.needs_whole(known, item.message_type)
-            whole = whole and not is_damaged(broker, live, item)
-            if whole and item.sequence in inspected:
-                body = inspected[item.sequence]
-            elif whole:
-                body = joined(live, run[: at + 1])
+        body, whole, refusal = _whole_body(broker, live, run, at, inspected)
+        if refusal is not None:
+            return run[:at], refusal
         refusal = checks.refuse_message(
             contract,
             item.message_type,
@@ -539,3 +545,41 @@ def check_run(
         if refusal is not None:
             return run[:at], refusal
     return run, None
+
+
+def _whole_body(
+    broker: Broker, live: Live | None, run: list[Fragment], at: int, inspected: Mapping[int, bytes]
+) -> tuple[bytes | None, bool, checks.Refusal | None]:
+    """Return the body that the fragment at a place of the run completes, and whether it can be
+    checked now; or why its headers are refused."""
+    item = run[at]
+    body: bytes | None = item.body
+    has_headers, is_last = bool(item.flags & HEADERS), item.fragment + 1 == item.fragments
+    if item.fragments == 1:
+        whole = True
+    elif not is_last or is_damaged(broker, live, item):
+        return body, False, None
+    else:
+        whole = has_headers or checks.needs_whole(broker.message_types, item.message_type)
+        if whole and item.sequence in inspected and not has_headers:
+            body = inspected[item.sequence]
+        elif whole:
+            body = joined(live, run[: at + 1])
+    if not has_headers:
+        return body, whole, None
+    content = body or b""
+    return (_body_alone(item, content, inspected), whole, _refuse_headers(item, content))
+
+
+def _refuse_headers(item: Fragment, content: bytes) -> checks.Refusal | None:
+    """Return why the headers of a complete message are refused, as a bad body is (DLP-60)."""
+    why = find_content_problem(content)
+    if not why:
+        return None
+    return checks.INVALID_BODY, f"a message of type {item.message_type!r} was refused: {why}"
+
+
+def _body_alone(item: Fragment, content: bytes, inspected: Mapping[int, bytes]) -> bytes | None:
+    """Return the body of a message with headers: the object that was checked, if one was."""
+    found = inspected.get(item.sequence)
+    return Content(content).body if found is None else found

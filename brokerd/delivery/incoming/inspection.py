@@ -15,7 +15,8 @@ from brokerd.broker.state import Live
 from brokerd.checking.checker import Outcome, Verdict
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.model import MessageType
-from brokerd.protocol.frames import Fragment
+from brokerd.protocol.frames import ENDS, Fragment
+from brokerd.protocol.headers import body_of, content_of
 
 CHECK_UNAVAILABLE = "check_unavailable"
 """Reason for refusing arrivals while checks cannot run; their sender keeps them (OBJ-61)."""
@@ -30,7 +31,7 @@ def joined(live: Live | None, run: list[Fragment]) -> bytes:
 
 
 def _completes(item: Fragment) -> bool:
-    return not item.flags and item.fragment + 1 == item.fragments
+    return not item.flags & ENDS and item.fragment + 1 == item.fragments
 
 
 def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
@@ -100,10 +101,14 @@ class ArrivalInspection:
 
     @staticmethod
     def _body(one: ArrivingDialog, item: Fragment) -> bytes:
-        if item.fragments == 1:
+        """Return the body alone of a message that an item completes: each time the same object."""
+        if item.fragments == 1 and not item.flags:
             return item.body
         kept = one.inspected.get(item.sequence)
-        return joined(one.live, [item]) if kept is None else kept
+        if kept is not None:
+            return kept
+        content = item.body if item.fragments == 1 else joined(one.live, [item])
+        return body_of(content_of(content, item.flags)) or b""
 
     def refuses(self, one: ArrivingDialog) -> str:
         """Return why the first message of the run is refused for now; empty = it is not refused.

@@ -47,6 +47,7 @@ SOMETIMES: Final = {
     "fragments forwarded": "an instance in between passed something on",
     "fragments retransmitted": "what was not acknowledged was sent again",
     "large messages sent": "a body was of more than 5 KiB",
+    "messages sent with headers": "a message had headers",
     "lifetimes over": "a dialog was ended by its lifetime",
     "messages sent to several dialogs": "one send went to two dialogs",
     "nights": "hours passed with little to do",

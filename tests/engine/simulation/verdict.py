@@ -7,6 +7,7 @@ Never:  checks the history, except for false warnings of lost messages: the chec
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
+from brokerd.protocol.headers import body_of
 from brokerd.testing.evidence import Stored
 from brokerd.testing.history import Event, History, Kind
 from tests.engine.simulation.nodes import Node
@@ -53,11 +54,12 @@ async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
     """Return the messages in the store of a node; call `left` if some of them wait to be sent."""
     store = node.broker.store
     queued = [
-        row.body
+        body_of(row.body)
         for state in node.broker.queues.values()
         for row in (await store.messages.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
     ]
-    waiting = [row.body for row in (await store.outgoing.listed(_PAGE, _PAGE * _PAGE)).rows]
+    outgoing = (await store.outgoing.listed(_PAGE, _PAGE * _PAGE)).rows
+    waiting = [body_of(row.body) for row in outgoing]
     if waiting:
         left(node.name, f"{len(waiting)} messages are in the transmission queue")
     return Stored(

@@ -18,7 +18,14 @@ from brokerd.client.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.errors import BrokerError
 from tests.engine.simulation.objects import CONTRACT
-from tests.engine.simulation.recording import INITIATOR, TARGET, Label, make_body, read_label
+from tests.engine.simulation.recording import (
+    INITIATOR,
+    TARGET,
+    Label,
+    make_body,
+    make_headers,
+    read_label,
+)
 
 IDLE: Final = 2.0
 """Seconds without a message after which an activated reader ends (ACT-25)."""
@@ -258,7 +265,8 @@ async def _drop(crew: Crew, tx: Transaction, messages: list[Message], why: str) 
 
 async def _send(crew: Crew, tx: Transaction, handle: bytes, label: Label) -> None:
     kind = "Order" if label.side == INITIATOR else "Reply"
-    await tx.send(handle, make_body(label, crew.body_size()), kind)
+    body = make_body(label, crew.body_size())
+    await tx.send(handle, body, kind, headers=make_headers(body))
 
 
 def _dialog_of(crew: Crew, message: Message) -> str:

@@ -18,7 +18,14 @@ from brokerd.errors import BrokerError, GroupNotFound
 from brokerd.testing.rng import chance
 from tests.engine.simulation import objects, workers
 from tests.engine.simulation.clients import Client, is_passing, repeated
-from tests.engine.simulation.recording import INITIATOR, OWN, SEVERAL, Label, make_body
+from tests.engine.simulation.recording import (
+    INITIATOR,
+    OWN,
+    SEVERAL,
+    Label,
+    make_body,
+    make_headers,
+)
 from tests.engine.simulation.surround import Surround
 
 LONG: Final = 2 * 24 * 3600.0
@@ -157,7 +164,8 @@ class Writer:
             talk.sent += 1
 
     async def _order(self, client: Client, tx: Transaction, talk: Talk) -> None:
-        await tx.send(talk.handle, self._body(client, talk.name), "Order")
+        body = self._body(client, talk.name)
+        await tx.send(talk.handle, body, "Order", headers=make_headers(body))
 
     async def _order_all(self, client: Client, tx: Transaction, talks: list[Talk]) -> list[Talk]:
         """Send one message to all dialogs; return the dialogs that got one.
@@ -169,14 +177,16 @@ class Writer:
             await self._order(client, tx, talks[1])
             return talks[1:]
         body = self._body(client, SEVERAL.join(talk.name for talk in talks))
-        await tx.send([talk.handle for talk in talks], body, "Order")
+        handles: list[bytes] = [talk.handle for talk in talks]
+        await tx.send(handles, body, "Order", headers=make_headers(body))
         return talks
 
     async def _send_pipelined(self, client: Client, session: Session, talk: Talk, many: int) -> int:
         await session.room()
+        bodies = [self._body(client, talk.name) for _ in range(many)]
         asked = [
-            session.submit_send(talk.handle, self._body(client, talk.name), "Order")
-            for _ in range(many)
+            session.submit_send(talk.handle, body, "Order", headers=make_headers(body))
+            for body in bodies
         ]
         self._break_commit(client)
         told = await asyncio.gather(*asked, return_exceptions=True)

@@ -8,7 +8,8 @@ import pytest
 
 from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.fastpath.arrivals import OrdinaryArrivals
-from brokerd.protocol.frames import END, Ack, Fragment
+from brokerd.protocol.frames import END, HEADERS, Ack, Fragment
+from brokerd.protocol.headers import join
 from tests.integration.fastpath.arrivals import FAR, arriving
 from tests.integration.one_daemon import Daemon, play
 
@@ -42,6 +43,12 @@ def boxcars(daemon: Daemon) -> list[list[Fragment]]:
             item(3, 5),
         ],
         [item(4, 1), item(4, 2, message_type="Answer"), item(4, 3)],  # wrong direction
+        [
+            item(3, 6, flags=HEADERS, body=bytes(join({"a": b"b"}, b"with"))),
+            item(3, 7, flags=HEADERS, body=bytes(join({"a": b"b"}, None))),
+            item(5, 0),
+        ],
+        [item(5, 1, flags=HEADERS, body=b"\xff\xffbad"), item(5, 2)],  # refused
         [item(2, 5), item(2, 6, flags=END, message_type="", body=b""), item(1, 6)],
     ]
 
@@ -72,11 +79,14 @@ def outcome(folder: Path) -> dict[str, Any]:
         async with session.transaction() as tx:
             while batch := await tx.receive("shop"):
                 messages += [
-                    (one.conversation_id, one.sequence, one.message_type, one.body, one.message_id)
+                    (
+                        *(one.conversation_id, one.sequence, one.message_type),
+                        *(one.body, repr(one.headers), one.message_id),
+                    )
                     for one in batch
                     if one.message_type != "urn:brokerd:Error"  # its id is drawn
                 ]
-        found["messages"] = sorted(messages)
+        found["messages"] = sorted(messages, key=lambda one: one[:2])
         found["endpoints"] = sorted(
             (one.conversation_id, one.state, one.receive_sequence, one.receive_fragment)
             for one in await daemon.broker.store.endpoints.page(10)
@@ -99,8 +109,8 @@ def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(OrdinaryArrivals, "add", counting)
     (tmp_path / "fast").mkdir()
     by_the_fast_path = outcome(tmp_path / "fast")
-    assert sum(taken) == 10
-    assert len(by_the_fast_path["messages"]) == 22
+    assert sum(taken) == 12
+    assert len(by_the_fast_path["messages"]) == 25
     monkeypatch.setattr(OrdinaryArrivals, "add", lambda *_args: False)
     (tmp_path / "general").mkdir()
     assert outcome(tmp_path / "general") == by_the_fast_path

@@ -4,10 +4,14 @@ PURE.  Identifiers that the broker draws are None until somebody has seen them; 
 from then on.
 """
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 
 from tests.model.reference.catalog import INITIATOR, TARGET
+
+Headers = Mapping[str, str | bytes]
+NO_HEADERS: Headers = {}
 
 END = "urn:brokerd:EndDialog"
 ERROR = "urn:brokerd:Error"
@@ -64,6 +68,7 @@ class Message:
     sequence: int
     message_type: str
     body: bytes | None
+    headers: Headers
     validation: str
     rank: int
     """Place in the order of the queue. Where the specification leaves open which of two comes
@@ -108,8 +113,8 @@ class Endpoint:
     retained: list[Message] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)
     """Sequences of sends that are held back (DLG-26)."""
-    waiting: list[tuple[int, str, bytes | None]] = field(default_factory=list)
-    """Sequence, type and body of sends that wait for a queue that is off (SND-18)."""
+    waiting: list[tuple[int, str, bytes | None, Headers]] = field(default_factory=list)
+    """Sequence, type, body and headers of sends that wait for a queue that is off (SND-18)."""
 
     @property
     def side(self) -> str:
@@ -136,6 +141,7 @@ class Send:
     endpoint: Endpoint
     message_type: str
     body: bytes | None
+    headers: Headers
 
 
 @dataclass(frozen=True)

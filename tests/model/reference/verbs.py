@@ -13,6 +13,7 @@ from tests.model.reference.state import (
     End,
     Endpoint,
     Group,
+    Headers,
     Move,
     MustWait,
     Refused,
@@ -94,7 +95,12 @@ class Verbs(World):
         return found
 
     def send(
-        self, tx: Transaction, handles: Sequence[bytes], message_type: str, body: bytes | None
+        self,
+        tx: Transaction,
+        handles: Sequence[bytes],
+        message_type: str,
+        body: bytes | None,
+        headers: Headers,
     ) -> None:
         """SND-1 to SND-10. Of several things wrong any may be told."""
         endpoints = self._all_locked(tx, handles)
@@ -107,7 +113,7 @@ class Verbs(World):
         if problems:
             raise Refused(*problems)
         for endpoint in endpoints:
-            tx.done.append(Send(endpoint, message_type, body))
+            tx.done.append(Send(endpoint, message_type, body, headers))
             tx.states[endpoint] = "CO"
 
     def _type_problems(self, endpoints: list[Endpoint], message_type: str) -> list[str]:

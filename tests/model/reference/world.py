@@ -12,6 +12,7 @@ from tests.model.reference.state import (
     END,
     ERROR,
     ERROR_SEQUENCE,
+    NO_HEADERS,
     RECEIVED,
     SENT,
     TIMER,
@@ -21,6 +22,7 @@ from tests.model.reference.state import (
     End,
     Endpoint,
     Group,
+    Headers,
     Message,
     Move,
     Received,
@@ -100,8 +102,8 @@ class World:
             case Begin(endpoint):
                 endpoint.dialog.initiator = endpoint
                 self.endpoints.append(endpoint)
-            case Send(endpoint, message_type, body):
-                self._send(endpoint, message_type, body)
+            case Send(endpoint, message_type, body, headers):
+                self._send(endpoint, message_type, body, headers)
             case End(endpoint, error):
                 self._end(endpoint, error)
             case Move(endpoint, group):
@@ -126,11 +128,13 @@ class World:
             message.status = RECEIVED  # RCV-14
             endpoint.retained.append(message)
 
-    def _send(self, sender: Endpoint, message_type: str, body: bytes | None) -> None:
+    def _send(
+        self, sender: Endpoint, message_type: str, body: bytes | None, headers: Headers
+    ) -> None:
         sequence = sender.next_sequence
         sender.next_sequence += 1
         if self.retains[sender.queue]:
-            copied = self._message(sender, sequence, message_type, body)
+            copied = self._message(sender, sequence, message_type, body, headers)
             copied.status = SENT  # RCV-35
             sender.retained.append(copied)
         if sender.state in ("DI", "ER"):
@@ -138,15 +142,20 @@ class World:
             return
         assert sender.state in ("SO", "CO"), sender.state
         sender.state = "CO"  # DLG-T2, DLG-T8
-        self._deliver(sender, sequence, message_type, body or None)
+        self._deliver(sender, sequence, message_type, body or None, headers)
 
     def _deliver(
-        self, sender: Endpoint, sequence: int, message_type: str, body: bytes | None
+        self,
+        sender: Endpoint,
+        sequence: int,
+        message_type: str,
+        body: bytes | None,
+        headers: Headers,
     ) -> None:
         """Direct delivery: the checks of the receiving side, then its queue (SND-14, SND-16)."""
         receiver = sender.peer
         if self._must_wait(sender):
-            sender.waiting.append((sequence, message_type, body))
+            sender.waiting.append((sequence, message_type, body, headers))
             return
         if receiver is None and (sender.dialog.accepted or not sender.is_initiator):
             self._fail(sender, PEER_GONE)  # DLG-T25, DLG-T28
@@ -162,7 +171,7 @@ class World:
             self._fail(sender, VALIDATION_FAILED, *SCHEMA_FAILED)
             self._fail(receiver)
             return
-        receiver.messages.append(self._message(receiver, sequence, message_type, body))
+        receiver.messages.append(self._message(receiver, sequence, message_type, body, headers))
 
     def _must_wait(self, sender: Endpoint) -> bool:
         """Whether a send waits in the transmission queue, behind others or by itself (SND-18)."""
@@ -181,7 +190,7 @@ class World:
         self.off.discard(queue)
 
         def turn(sender: Endpoint) -> int:
-            if any(not self.catalog.accepts(kind, body) for _, kind, body in sender.waiting):
+            if any(not self.catalog.accepts(kind, body) for _, kind, body, _ in sender.waiting):
                 return 1
             there = sender.peer
             came = there is not None and any(arrived(there, one) for one, *_ in sender.waiting)
@@ -190,9 +199,9 @@ class World:
         with self.in_any_order():
             for sender in sorted(self.endpoints, key=turn):
                 waiting, sender.waiting = sender.waiting, []
-                for sequence, message_type, body in waiting:
+                for sequence, message_type, body, headers in waiting:
                     if sender.state == "CO":
-                        self._deliver(sender, sequence, message_type, body)
+                        self._deliver(sender, sequence, message_type, body, headers)
                     if sender.state != "CO":  # refused: it stays, with all behind it (DLG-26)
                         sender.frozen.append(sequence)
 
@@ -264,7 +273,12 @@ class World:
         endpoint.messages.append(message)
 
     def _message(
-        self, endpoint: Endpoint, sequence: int, message_type: str, body: bytes | None
+        self,
+        endpoint: Endpoint,
+        sequence: int,
+        message_type: str,
+        body: bytes | None,
+        headers: Headers = NO_HEADERS,
     ) -> Message:
         rank = self._rank()
         made = Message(
@@ -272,6 +286,7 @@ class World:
             sequence=sequence,
             message_type=message_type,
             body=body,
+            headers=headers,
             validation=self.catalog.validation(message_type),
             rank=rank,
             first_rank=rank,

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from brokerd.errors import ProtocolError
 from brokerd.protocol.frames import (
     END,
+    ENDS,
     ERROR,
     FRAME_LIMIT,
+    HEADERS,
     LOGIN_LIMIT,
     Ack,
     AckOnly,
@@ -68,13 +70,14 @@ def acks(draw) -> Ack:
 
 @st.composite
 def fragments(draw) -> Fragment:
-    flags = draw(st.sampled_from([0, END, ERROR]))
+    flags = draw(st.sampled_from([0, END, ERROR, HEADERS]))
+    ends = bool(flags & ENDS)
     count = draw(st.integers(1, 2**31 - 1))
     return Fragment(
         conversation_id=draw(IDS),
         from_initiator=draw(st.booleans()),
         message_id=draw(IDS),
-        sequence=draw(st.integers(1 if flags else 0, 2**63 - 2)),
+        sequence=draw(st.integers(1 if ends else 0, 2**63 - 2)),
         fragment=draw(st.integers(0, count - 1)),
         fragments=count,
         flags=flags,
@@ -82,7 +85,7 @@ def fragments(draw) -> Fragment:
         to_service=draw(NAMES),
         from_broker=draw(IDS),
         contract=draw(NAMES),
-        message_type="" if flags else draw(NAMES),
+        message_type="" if ends else draw(NAMES),
         expires_at=draw(st.integers(0, LATEST)),
         incarnation=draw(IDS),
         ack=draw(st.none() | acks()),
@@ -285,6 +288,9 @@ def test_a_bad_header_is_dropped_alone(changed: dict[str, Any]) -> None:
     ("changed", "reason"),
     [
         ({"f8": END | ERROR, "f13": ""}, "flags"),
+        ({"f8": END | HEADERS, "f13": ""}, "flags"),
+        ({"f8": ERROR | HEADERS, "f13": ""}, "flags"),
+        ({"f8": HEADERS, "f13": ""}, "message_type"),
         ({"f8": END}, "message_type"),
         ({"f13": ""}, "message_type"),
         ({"f5": 0, "f8": END, "f13": ""}, "message_0_ends"),

@@ -112,9 +112,12 @@ def test_a_page_is_looked_at_as_each_of_its_rows_is(is_outgoing, is_initiator, s
         (None, b"body", HERE),
         (None, None, HERE),
     ]
-    rows = [(7, sequence, stored, body, is_initiator, at) for stored, body, at in bodies]
+    between = (0,) * 7
+    rows = [
+        (7, sequence, *between, stored, body, 0, is_initiator, at) for stored, body, at in bodies
+    ]
     unsure = not_surely_sound(rows, 1, is_outgoing=is_outgoing)
     assert unsure == [3, 4, 5, 6, 7]
-    sound = [is_sound(row[-1], *whose[1:], row[3], row[2]) for row in rows]
+    sound = [is_sound(row[-1], *whose[1:], row[10], row[9]) for row in rows]
     assert all(at in unsure or sound[at] for at in range(len(rows)))
     assert sound[7], "it has no body and needs no hash"
