@@ -14,12 +14,12 @@ from typing import Final
 
 import click
 
-from brokerd.cli.options import GUID, config_option, json_option
+from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_line, warn
 from brokerd.clock import Clock, Instant, SystemClock, show_instant
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
-from brokerd.ids import show
+from brokerd.ids import LEAST_DIGITS, is_beginning
 from brokerd.telemetry.log_events import EVENTS
 from brokerd.telemetry.log_reader import Line, LogReader
 from brokerd.units import counted, parse_duration
@@ -34,6 +34,21 @@ Wanted = Callable[[Line], bool]
 @click.group(name="log")
 def command() -> None:
     """The event log: its last lines, one dialog's lines, what comes."""
+
+
+def _beginning(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Return the digits of an id or of its beginning; raise `UsageError` for another text.
+
+    No daemon is asked: the log may be that of a daemon that is gone."""
+    if value is not None and not is_beginning(value):
+        raise UsageError(
+            f"{value!r} is no handle and no id",
+            hint="it looks like 01234567-89ab-cdef-0123-456789abcdef, of which the first "
+            f"{LEAST_DIGITS} digits or more are enough; see: brokerd dialog ls",
+        )
+    return None if value is None else value.replace("-", "").lower()
 
 
 def _since(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -67,7 +82,12 @@ def _since(_context: click.Context, _parameter: click.Parameter, value: str | No
     show_default=True,
     help="Number of latest lines; with --since, --dialog, --queue or --event: all by default.",
 )
-@click.option("--dialog", type=GUID, help="Only lines that name this handle or id.")
+@click.option(
+    "--dialog",
+    callback=_beginning,
+    metavar="GUID",
+    help="Only lines that name this handle or id; its first digits are enough.",
+)
 @click.option("--queue", help="Only lines about this queue.")
 @click.option("--event", help="Only this event, such as broker.connection or connection.")
 @click.option(
@@ -84,7 +104,7 @@ def tail(
     *,
     follow: bool,
     count: int,
-    dialog: bytes | None,
+    dialog: str | None,
     queue: str | None,
     event: str | None,
     since: str | None,
@@ -150,16 +170,18 @@ def _event(name: str) -> str:
     raise UsageError(f"there is no event {name!r}", hint=f"one of: {names}")
 
 
-def _filter(
-    dialog: bytes | None, queue: str | None, event: str | None, since: str | None
-) -> Wanted:
-    ids = () if dialog is None else (show(dialog), dialog.hex())
+def _filter(dialog: str | None, queue: str | None, event: str | None, since: str | None) -> Wanted:
+    def names_dialog(line: Line) -> bool:
+        return dialog is None or any(
+            isinstance(value, str) and value.replace("-", "").startswith(dialog)
+            for value in line.values()
+        )
 
     def is_wanted(line: Line) -> bool:
         return (
             (event is None or line.get("event") == event)
             and (queue is None or line.get("queue") == queue)
-            and (dialog is None or any(value in ids for value in line.values()))
+            and names_dialog(line)
             and (since is None or _time(line) >= since)
         )
 

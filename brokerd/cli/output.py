@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 import click
 import msgspec

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from brokerd.admin.doctor.checks import LINGERING, MOST, BrokerSeen, Seen, examine
+from brokerd.admin.doctor.checks import LINGERING, examine
 from brokerd.admin.doctor.findings import Finding, Level, Row, chosen
+from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Survey
 from brokerd.admin.views.views import Views
@@ -152,7 +153,12 @@ class OwnDoctor:
             parked=await self._some(
                 broker, "parked_groups", where={"state": "parked"}, limit=MOST + 1
             ),
-            readers={one.name: one.reason for one in status.queues if one.broker == name},
+            queues=await self._rows(broker, "service_queues", left_out),
+            usages=await self._rows(broker, "service_contract_usages", left_out),
+            contracts=await self._rows(broker, "service_contracts", left_out),
+            message_usages=await self._rows(broker, "service_contract_message_usages", left_out),
+            message_types=await self._rows(broker, "service_message_types", left_out),
+            queue_status=[one for one in status.queues if one.broker == name],
             lingering=lingering,
             stuck=_first_of_each(stuck),
             more_stuck=len(stuck) > MOST,
