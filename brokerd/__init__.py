@@ -8,6 +8,7 @@ from brokerd.app.dialog import Dialog, Timer
 from brokerd.app.pool import DialogPool, PoolOptions, Receipt
 from brokerd.app.reader import Ctx
 from brokerd.app.session import Session
+from brokerd.app.tracing import Tracing
 from brokerd.client.file_recorder import FileRecorder
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Message
 from brokerd.client.outcomes import End, Park, Reply, Retry
@@ -40,6 +41,7 @@ __all__ = [
     "Retry",
     "Session",
     "Timer",
+    "Tracing",
     "Transaction",
     "connect",
     "errors",

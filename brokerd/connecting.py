@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, Unpack
 
 from brokerd.app.session import Session
+from brokerd.app.tracing import Tracing
 from brokerd.client.connecting import Connecting, Options, open_session
 from brokerd.errors import InvalidArgument
 
@@ -21,6 +22,7 @@ def connect(
     *,
     broker: str | None = None,
     service: str | None = None,
+    tracing: Tracing | None = None,
     **options: Unpack[Options],
 ) -> Connecting[Session]:
     """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
@@ -33,8 +35,9 @@ def connect(
     seconds for which the first connection is tried; `retry`: seconds for which each later
     connection is tried. `client_id`: 16 bytes, drawn if not given; no two sessions may use the same
     id at a time (CLP-13). `tls`: the files for an encrypted TCP connection, by default those that
-    BROKERD_TLS_CERTIFICATE, BROKERD_TLS_KEY and BROKERD_TLS_SERVER name. `pid`: the process id that
-    the daemon shows for this client.
+    BROKERD_TLS_CERTIFICATE, BROKERD_TLS_KEY and BROKERD_TLS_SERVER name. `tracing`: makes spans of
+    what the session sends, receives and handles; None = no spans. `pid`: the process id that the
+    daemon shows for this client.
 
     Raises, when it is awaited or entered:
         DaemonUnreachable: no daemon answered for `wait` seconds.
@@ -43,7 +46,7 @@ def connect(
         InvalidArgument: the address or an option has the wrong form.
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
-    return Connecting(partial(_open, address, broker, service, **options))
+    return Connecting(partial(_open, address, broker, service, tracing, **options))
 
 
 def default_broker() -> str:
@@ -55,7 +58,11 @@ def default_broker() -> str:
 
 
 async def _open(
-    address: str | None, broker: str | None, service: str | None, **options: Unpack[Options]
+    address: str | None,
+    broker: str | None,
+    service: str | None,
+    tracing: Tracing | None,
+    **options: Unpack[Options],
 ) -> Session:
     if address is not None and not isinstance(address, str):
         raise InvalidArgument(
@@ -69,4 +76,5 @@ async def _open(
     else:
         session = await open_session(Session, address, broker or default_broker(), **options)
     session.service = service
+    session.tracing = tracing
     return session

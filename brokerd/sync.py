@@ -24,6 +24,7 @@ from brokerd.app.contract import Contract
 from brokerd.app.dialog import Dialog as AsyncDialog
 from brokerd.app.pool import Receipt as AsyncReceipt
 from brokerd.app.session import Session as AsyncSession
+from brokerd.app.tracing import Tracing
 from brokerd.client.admin import Admin as AsyncAdmin
 from brokerd.client.connecting import Connecting, Options
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
@@ -306,6 +307,7 @@ class Delivery(Facade[_deliveries.Delivery]):
 
     def __enter__(self) -> Self:
         """Return the delivery itself."""
+        self.twin._enter_span()  # in this thread, whose code handles the message
         return self
 
     def __exit__(
@@ -315,7 +317,10 @@ class Delivery(Facade[_deliveries.Delivery]):
         trace: TracebackType | None,
     ) -> bool:
         """Commit; after an exception roll back, so that the message is received again."""
-        return self.thread.call(self.twin.__aexit__(kind, error, trace))
+        try:
+            return self.thread.call(self.twin._finish(kind, error, trace))
+        finally:
+            self.twin._leave_span(kind, error, trace)
 
     @property
     def message(self) -> Message:
@@ -548,6 +553,7 @@ def connect(
     *,
     broker: str | None = None,
     service: str | None = None,
+    tracing: Tracing | None = None,
     **options: Unpack[Options],
 ) -> Session:
     """Connect and return a session; the arguments are those of `brokerd.connect`.
@@ -558,7 +564,7 @@ def connect(
     """
     thread = Thread()
     try:
-        connecting = _connect(address, broker=broker, service=service, **options)
+        connecting = _connect(address, broker=broker, service=service, tracing=tracing, **options)
         session = thread.call(_open(connecting))
     except BaseException:
         thread.stop()

@@ -10,6 +10,7 @@ in this order; each calls only modules above it:
     deliveries   the messages of a queue, each in a transaction of its own
     reader       batches of a queue, given to handlers
     app          handlers by queue and type; run in the daemon or in a separate process
+    tracing      spans of sends, receives and handlers; used by `app` and by sessions
     session      the verbs of the client, and methods for all of the above
 
 `log` is the log for errors that this layer cannot raise.

@@ -17,6 +17,7 @@ from brokerd.app import bodies
 from brokerd.app.bodies import Kind
 from brokerd.app.contract import Contract
 from brokerd.app.reader import Reader, Reads, Route
+from brokerd.app.tracing import Tracing
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 
@@ -33,8 +34,10 @@ class App:
     activated queue runs it in the daemon; `await app.run(session)` runs it in any program.
     """
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, *, tracing: Tracing | None = None) -> None:
+        """Create the app; `tracing`: makes spans in each session that has no tracing of its own."""
         self.service = service
+        self._tracing = tracing
         self._queues: dict[str, Reads] = {}
 
     # Handlers and hooks.
@@ -162,6 +165,7 @@ class App:
             )
 
         async def handle(session: Session) -> None:
+            session.tracing = session.tracing or self._tracing
             await Reader(session, known, idle=session.drain_wait, by_load=True).run()
 
         return handle
@@ -197,6 +201,7 @@ class App:
             QueueNotFound: a queue is missing at the start.
             InvalidArgument: there are more readers than a session has room for.
         """
+        session.tracing = session.tracing or self._tracing
         readers = [
             Reader(session, queue, idle=idle)
             for queue in self._queues.values()

@@ -8,8 +8,9 @@ Fails:  with `ConnectionLost` if a lost connection cannot be replaced; with `Que
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -35,6 +36,7 @@ class Delivery:
         tx: Transaction,
         session: Session,
         contract: Contract | None = None,
+        queue: str = "",
         left: Callable[[], None] | None = None,
         mute: bool = False,
     ) -> None:
@@ -44,9 +46,12 @@ class Delivery:
         self._contract = contract
         self._left = left or (lambda: None)
         self._mute = mute
+        self._queue = queue
+        self._span: AbstractContextManager[Any] | None = None
 
     async def __aenter__(self) -> Self:
         """Return the delivery itself."""
+        self._enter_span()
         return self
 
     async def __aexit__(
@@ -65,6 +70,22 @@ class Delivery:
                 names.
         """
         try:
+            return await self._finish(kind, error, trace)
+        finally:
+            self._leave_span(kind, error, trace)
+
+    async def _finish(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Commit or roll back, as leaving the block does.
+
+        Raises:
+            BrokerError: an error that `__aexit__` names.
+        """
+        try:
             if isinstance(error, End):
                 try:
                     await self.answer(error)
@@ -76,6 +97,30 @@ class Delivery:
         finally:
             self._left()
         return error is None or isinstance(error, Retry | Park)
+
+    def _enter_span(self) -> None:
+        """Begin the span of the message, which is then the current one, if the session traces.
+
+        Raises: nothing.
+        """
+        tracing = self.session.tracing
+        if tracing is not None:
+            self._span = tracing.processing(self._queue, self.message)
+            self._span.__enter__()
+
+    def _leave_span(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the span of the message, with the exception that leaves the block.
+
+        Raises: nothing.
+        """
+        if self._span is not None:
+            with suppress(BaseException):  # it raises again what it is given
+                self._span.__exit__(kind, error, trace)
 
     async def answer(self, outcome: End) -> None:
         """Reply and end the dialog as the outcome says, in the same commit.
@@ -266,6 +311,7 @@ async def deliveries(
                 tx=tx,
                 session=session,
                 contract=known.get(found[0].contract),
+                queue=queue,
                 left=room.release,
             )
             if await handled(delivery, hooks or Hooks()):

@@ -270,6 +270,14 @@ class _Unit:
                 over.add(message.handle)
 
     async def _handle_one(self, message: Message) -> bool:
+        """Handle a message within its span, if it is traced; see `_call`."""
+        tracing = self._session.tracing
+        if tracing is None:
+            return await self._call(message)
+        with tracing.processing(self._queue.name, message):
+            return await self._call(message)
+
+    async def _call(self, message: Message) -> bool:
         """Call the handler of a message; return whether the dialog is over afterwards."""
         contract = self._queue.contracts.get(message.contract)
         ctx = Ctx(

@@ -32,11 +32,14 @@ Selectors = tuple[str, bytes | None, bytes | None]
 class AutocommitReceiver:
     """The receives of one session outside a transaction, each a transaction of its own."""
 
-    def __init__(self, link: Link, begin: Callable[[], Transaction], *, is_recorded: bool) -> None:
+    def __init__(
+        self, link: Link, begin: Callable[[], Transaction], *, is_watched: Callable[[], bool]
+    ) -> None:
+        """Create the receiver. `is_watched`: returns whether receives are recorded or traced."""
         self._link = link
         self._clock = link.clock
         self._begin = begin
-        self._is_recorded = is_recorded
+        self._is_watched = is_watched
         self._kept: dict[Selectors, list[Message]] = {}
 
     async def receive(
@@ -60,7 +63,7 @@ class AutocommitReceiver:
         queue, conversation, group = selectors
         args = (queue, max_messages, conversation, group, None)
         answer = self._link.ask("receive", args, token=True)
-        if self._is_recorded:
+        if self._is_watched():
             self._begin().receive_alone(queue, answer)
         try:
             return read_messages(await asyncio.shield(answer))

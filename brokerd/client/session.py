@@ -33,6 +33,7 @@ from brokerd.client.link import Link
 from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait, read_page
 from brokerd.client.recorder import Recorder
 from brokerd.client.requests import read_list, read_map
+from brokerd.client.tracer import Tracer
 from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
 from brokerd.clock import Clock
@@ -67,13 +68,15 @@ class Session:
         self._recorder = recorder
         self._clock = link.clock
         self._transactions = 0
-        self._autocommit = AutocommitReceiver(
-            link, self.transaction, is_recorded=recorder is not None
-        )
+        self._autocommit = AutocommitReceiver(link, self.transaction, is_watched=self._is_watched)
+        self.tracing: Tracer | None = None
         self.client_id = client_id
         self.drain_wait = DRAIN_WAIT
         """Seconds without a message after which a reader of an App ends, if activation has started
         it (ACT-25, PBT-7)."""
+
+    def _is_watched(self) -> bool:
+        return self._recorder is not None or self.tracing is not None
 
     async def __aenter__(self) -> Self:
         """Return the session itself."""
@@ -139,6 +142,7 @@ class Session:
             client_id=self.client_id,
             recorder=self._recorder,
             inspect=inspect,
+            tracer=self.tracing,
         )
 
     async def begin_dialog(
@@ -263,7 +267,7 @@ class Session:
         if type(message_type) is not str and message_type is not None:
             wire_text(message_type, "message_type")
         given = None if headers is None else wire_headers(headers)
-        if self._recorder is None:
+        if not self._is_watched():
             args = send_args(handle, message_type, packed, given)
             return self._link.transact((("send", args),)).future
         return self.transaction().send_alone(handle, message_type, packed, given)

@@ -42,6 +42,7 @@ from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder
 from brokerd.client.recording import NOT_RECORDED, Recording
 from brokerd.client.savepoint import Savepoint
+from brokerd.client.tracer import Spans, Tracer
 from brokerd.errors import (
     BrokerError,
     InvalidArgument,
@@ -72,8 +73,10 @@ class Transaction:
         client_id: bytes,
         recorder: Recorder | None,
         inspect: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         self._inspect = inspect
+        self._spans = None if tracer is None else Spans(tracer)
         self.not_counted: tuple[type[BrokerError], ...] = ()
         """Errors after which a rollback does not count, as the caller retries in another way."""
         self.committed = False
@@ -156,6 +159,8 @@ class Transaction:
         if not self._exchange.collect("begin_dialog", args, size):
             await self._exchange.write("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
+        if self._spans is not None:
+            self._spans.tracer.began(handle, to_service)
         return handle
 
     async def post_one(
@@ -199,6 +204,8 @@ class Transaction:
         if not self._exchange.collect("begin_dialog", args, size):
             await self._exchange.write("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
+        if self._spans is not None:
+            self._spans.tracer.began(handle, to_service)
         await self.send(handle, body, message_type, headers=headers)
         return handle
 
@@ -234,6 +241,8 @@ class Transaction:
         name = "" if message_type is None else wire_text(message_type, "message_type")
         size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
         given = None if headers is None else wire_headers(headers)
+        if self._spans is not None:
+            given = self._spans.send(handles, message_type, given)
         if given is not None:
             size += MAX_BLOCK
         args = send_args(handles, message_type, packed, given)
@@ -407,9 +416,12 @@ class Transaction:
             queue, max_messages, conversation, group, wait_ms=wire_wait(wait), groups=groups
         )
         self._recording.event("receive", queue=queue)
+        since = self._link.clock.utc()
         messages = read_messages(await self._exchange.ask("receive", args))
         if messages:
             self._exchange.note_effect()
+            if self._spans is not None:
+                self._spans.tracer.received(queue, messages, since)
         self._recording.received(queue, messages)
         return messages
 
@@ -515,7 +527,8 @@ class Transaction:
             if failure is not None:
                 raise failure
             return None
-        return exchange.commit([error.code for error in self.not_counted])
+        committed = exchange.commit([error.code for error in self.not_counted])
+        return committed if self._spans is None else self._spans.watch(committed)
 
     def send_alone(
         self,
@@ -528,20 +541,25 @@ class Transaction:
 
         Raises: nothing.
         """
+        if self._spans is not None:
+            headers = self._spans.send(handle, message_type, headers)
         self._recording.sends(handle, message_type, body, headers)
         self._recording.event("commit", kind="invoke")
         self._exchange.close()
-        return self._recording.watched(
+        sent = self._recording.watched(
             self._link.transact((("send", send_args(handle, message_type, body, headers)),))
         )
+        return sent if self._spans is None else self._spans.watch(sent)
 
     def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """Record a receive that is its own transaction and has been requested already.
+        """Record and trace a receive that is its own transaction and has been requested already.
 
         Raises: nothing.
         """
         self._exchange.close()
         self._recording.receives_alone(queue, asked)
+        if self._spans is not None:
+            self._spans.receive_alone(queue, asked, self._link.clock.utc())
 
     def act_for(self, handler: Callable[..., object] | None) -> None:
         """Name a handler as the caller of the next verbs, whose result they send (SDK-25).
@@ -558,6 +576,8 @@ class Transaction:
         return self._exchange.is_open
 
     def _undo(self, options: dict[str, object], error: BaseException | None = None) -> None:
+        if self._spans is not None:
+            self._spans.end(error or TransactionAborted("the transaction was rolled back"))
         if self._exchange.is_open:
             self._exchange.roll_back(self._options(options, error or self._exchange.failure))
 
