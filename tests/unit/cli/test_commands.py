@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from brokerd.cli.main import main
+from brokerd.client.messages import Message
 from brokerd.config.exposure import beyond_this_machine, describe
 from brokerd.errors import ContractNotFound, ObjectsRefused
 from brokerd.resources import config_dir
@@ -240,6 +241,33 @@ def test_send_begins_and_sends_in_one_transaction(daemon: SmallDaemon, capsys: C
     assert capsys.readouterr().out.startswith("sent; conversation handle ")
 
 
+@pytest.mark.rule("SND-26", "CLP-167")
+def test_send_gives_the_message_headers(daemon: SmallDaemon, capsys: Capture) -> None:
+    given = ("--header", "content-type=text/plain", "--header", "note=a=b", "--header", "empty=")
+    assert run(daemon, *LETTER, "--body", "two", *given) == 0
+    headers = daemon.committed[1][1][3]
+    assert headers == {"content-type": "text/plain", "note": "a=b", "empty": ""}
+    for wrong in (("a",), ("a=1", "--header", "a=2"), ("a b=c",), ("brokerd-a=b",)):
+        assert run(daemon, *LETTER, "--header", *wrong) != 0, wrong
+    assert len(daemon.committed) == 2
+    assert "--header 'a' has no =" in capsys.readouterr().err
+
+
+@pytest.mark.rule("RCV-46")
+def test_headers_of_messages_are_shown(daemon: SmallDaemon, capsys: Capture) -> None:
+    headers: dict[str, str | bytes] = {"note": "\x1b[2Jx", "raw": b"\xff", "text": b"abc"}
+    plain = {one: getattr(message(b"yes"), one) for one in message(b"yes").__struct_fields__}
+    daemon.queue = [Message(**plain, headers=headers)] * 2
+    assert run(daemon, "receive", "shop_q", "--ack", "--max", "1") == 0
+    out = capsys.readouterr().out
+    assert "raw: /w==" in out
+    assert "text: abc" in out
+    assert "\x1b" not in out
+    assert run(daemon, "receive", "shop_q", "--ack", "--max", "1", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["headers"] == {"note": "\x1b[2Jx", "raw": "/w==", "text": "abc"}
+
+
 def test_send_without_a_body_sends_none(daemon: SmallDaemon) -> None:
     assert run(daemon, *LETTER, "--end") == 0
     verbs = [verb for verb, _ in daemon.committed]
@@ -451,6 +479,7 @@ def test_browse_shows_messages_and_leaves_them(daemon: SmallDaemon, capsys: Capt
 
 
 COLUMNS = {
+    "headers",
     "status",
     "priority",
     "queuing_order",
