@@ -39,7 +39,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -138,6 +138,12 @@ docs-serve: set-up ## the site on 127.0.0.1:8000, built anew when a page changes
 
 lock: set-up ## make requirements/*.txt from pyproject.toml; ARGS=--upgrade moves the pins
 	@$(BIN)/python -m tools.lock $(ARGS)
+
+wheels: set-up ## source archive and wheels of a release in dist/, checked, and installed where it can be
+	@$(BIN)/python -m tools.release $(ARGS)
+
+first-reply: set-up ## an empty environment, the wheels of dist/, the README's two programs: the seconds it takes
+	@$(BIN)/python -m tools.release.first_reply build/first-reply $(ARGS)
 
 sbom: set-up ## the bill of materials (CycloneDX) of what users install, in build/sbom
 	@$(BIN)/python -m tools.sbom $(ARGS)

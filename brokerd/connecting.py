@@ -70,11 +70,21 @@ async def _open(
             hint="unix:/path, tcp://host:port or file:path.db",
         )
     if address is not None and address.lower().startswith(FILE):
-        from brokerd.instance.embedded import open_file  # noqa: PLC0415  # a client need not load the engine
-
-        session = await open_file(address[len(FILE) :], broker, **options)
+        session = await _open_file(address[len(FILE) :], broker, **options)
     else:
         session = await open_session(Session, address, broker or default_broker(), **options)
     session.service = service
     session.tracing = tracing
     return session
+
+
+async def _open_file(path: str, broker: str | None, **options: Unpack[Options]) -> Session:
+    try:
+        from brokerd.instance.embedded import open_file  # noqa: PLC0415  # a client need not load it
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f"file:{path}: this installation cannot run a broker inside a program: no {error.name}",
+            hint="brokerd-client is for programs that connect to a daemon; for files, on Linux or "
+            "another POSIX system: pip install brokerd",
+        ) from error
+    return await open_file(path, broker, **options)

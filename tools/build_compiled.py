@@ -2,7 +2,7 @@
 
 Reads:  brokerd/storage/compiled.        Calls: $CC, or the compiler Python itself was built with.
 Never:  stops an installation: without the C part Python does its work
-        (brokerd/storage/executors.py).
+        (brokerd/storage/executors.py). A release, which names the platform, it does stop.
 """
 
 import os
@@ -19,6 +19,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLACE = Path("brokerd", "storage", "compiled")
 MADE = PLACE / "_compiled.abi3.so"
+PLATFORM_VARIABLE = "BROKERD_WHEEL_PLATFORM"
+"""Variable of a release: the platform that CC compiles for; no wheel is made if it fails."""
+ANY = "any"
+"""Value for the wheel without the C part, which fits every platform."""
 SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
 
 
@@ -28,13 +32,18 @@ class CompiledHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the C part, and mark the wheel's tag as platform-specific."""
         made = Path(self.root, MADE)
+        asked = os.environ.get(PLATFORM_VARIABLE)
+        if asked == ANY:
+            return
         if failure := compile_to(made):
+            if asked:
+                raise RuntimeError(f"no compiled part for {asked}: {failure}")
             self.app.display_warning(
                 f"brokerd: stores will be read and written by Python: {failure}"
             )
             return
         if version != "editable":
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            platform = asked or sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform}"
             build_data["force_include"][str(made)] = MADE.as_posix()

@@ -44,6 +44,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "batch": ("pyproject.toml", "--extra", "batch"),
     "run": ("pyproject.toml",),
     "build": ("--group", "build"),
+    "release": ("--group", "release"),
 }
 
 

@@ -53,6 +53,11 @@ def connector_for(address: str, tls: Tls | None = None) -> Connector:
 def _unix(path: str) -> Connector:
     if not path:
         raise InvalidArgument("address: unix: is followed by a path")
+    if os.name != "posix":
+        raise InvalidArgument(
+            f"address unix:{path}: this system has no Unix sockets for programs in Python",
+            hint="connect by TLS: tcp://host:port, with the files of `brokerd client new`",
+        )
 
     async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         return await asyncio.get_running_loop().create_unix_connection(factory, path)

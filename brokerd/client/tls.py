@@ -66,7 +66,8 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     harden(context, checks_dates=True)
     try:
-        if os.stat(tls.key).st_mode & 0o077:
+        # On Windows the mode says nothing about who may read a file: its directory decides.
+        if os.name == "posix" and os.stat(tls.key).st_mode & 0o077:
             raise InvalidArgument(
                 f"{tls.key} is a private key that other users can read",
                 hint=f"chmod 600 {tls.key}",

@@ -84,7 +84,7 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 from brokerd.transport.destinations import Destinations
 
-VERSION = "0.1.0"
+VERSION = "1.0.0rc1"
 
 
 class Assembly:
