@@ -21,7 +21,7 @@ UNITS = sorted([*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")])
 def commands() -> list[str]:
     """Every call of brokerd in the files, from the command on."""
     found = []
-    for path in sorted(one for one in DEPLOY.iterdir() if one.is_file()):
+    for path in sorted(one for one in DEPLOY.rglob("*") if one.is_file()):
         lines = path.read_text().replace("\\\n", " ").splitlines()
         text = "\n".join(line for line in lines if not line.startswith("#"))
         found += re.findall(r"^(?:.*/bin/)?brokerd ((?:ship|report|serve) .*)", text, re.MULTILINE)
