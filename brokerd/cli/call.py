@@ -14,7 +14,15 @@ from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map
 from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, quoted, warn
-from brokerd.cli.send import Letter, body_of, send_and_wait, services_hint, unknown
+from brokerd.cli.send import (
+    Letter,
+    body_of,
+    header_option,
+    headers_of,
+    send_and_wait,
+    services_hint,
+    unknown,
+)
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -41,6 +49,7 @@ DEFAULT_WAIT = 30.0
     show_default=True,
     help="Longest wait for a reply.",
 )
+@header_option
 @daemon_options
 @json_option
 def command(
@@ -52,6 +61,7 @@ def command(
     contract: str | None,
     message_type: str | None,
     wait: float,
+    headers: tuple[str, ...],
     address: str | None,
     config: Path | None,
     broker: str,
@@ -74,6 +84,7 @@ def command(
             contract=contract,
             message_type=message_type,
             body=packed,
+            headers=headers_of(headers),
             lifetime=None,
             related=None,
             group=None,

@@ -31,6 +31,11 @@ from brokerd.ids import Handle, parse, show
 from brokerd.process.exit_statuses import FAILED, OK
 
 
+header_option = click.option(
+    "--header", "headers", multiple=True, help="A header, NAME=VALUE; repeatable."
+)
+
+
 @click.command(name="send")
 @click.option("--from", "from_service", help="The local service that sends.")
 @click.option("--to", "to_service", help="The service to send to, local or far.")
@@ -39,7 +44,7 @@ from brokerd.process.exit_statuses import FAILED, OK
 @click.option("--type", "message_type", help="Message type.  [default: DEFAULT]")
 @click.option("--body", help="The body, as text.")
 @click.option("--file", "source", type=click.File("rb"), help="File with the body, - for input.")
-@click.option("--header", "headers", multiple=True, help="A header, NAME=VALUE; repeatable.")
+@header_option
 @click.option("--lifetime", type=int, help="Seconds the dialog may last.")
 @click.option("--related", type=HANDLE, help="Begin the dialog in the group of this one.")
 @click.option("--group", type=GROUP, help="Begin the dialog in this group.")
@@ -95,7 +100,7 @@ def command(
         contract=contract,
         message_type=message_type,
         body=body_of(body, source),
-        headers=_headers(headers),
+        headers=headers_of(headers),
         lifetime=lifetime,
         related=related,
         group=group,
@@ -243,7 +248,7 @@ def body_of(text: str | None, source: BinaryIO | None) -> Body:
     return ABSENT if text is None else text.encode()
 
 
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
+def headers_of(given: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
