@@ -82,6 +82,10 @@ class OwnDoctor:
             self._running = asyncio.get_running_loop().create_task(self._make())
         return await asyncio.shield(self._running)
 
+    def expire(self) -> None:
+        """Make a new diagnosis for the next who looks, because somebody has changed something."""
+        self._fresh_until = 0.0
+
     async def _make(self) -> Diagnosis:
         try:
             # Other tasks run meanwhile, and their time is counted too: the doctor then comes less

@@ -124,6 +124,10 @@ class Surveys:
         # One who stops looking must not end the survey of the others.
         return await asyncio.shield(self._running)
 
+    def expire(self) -> None:
+        """Make a new survey for the next who looks, because somebody has changed something."""
+        self._fresh_until = 0.0
+
     async def _make(self) -> Survey:
         try:
             found = await self._all_queues()

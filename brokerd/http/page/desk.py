@@ -103,6 +103,11 @@ class Desk:
         """Return what the doctor has found; None if the caller does not control everything."""
         return await self._reads.opened.doctor.diagnosis() if self.sees_all else None
 
+    def look_again(self) -> None:
+        """Have the survey and the diagnosis made anew: the caller has changed something."""
+        self._reads.opened.surveys.expire()
+        self._reads.opened.doctor.expire()
+
     def record(self, action: Action, subject: str, **detail: Any) -> None:  # noqa: ANN401
         """Record in the audit what the caller has seen or done here."""
         self._reads.opened.audit.record(action, actor=self.caller.name, subject=subject, **detail)

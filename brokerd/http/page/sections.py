@@ -153,6 +153,7 @@ class _Page:
             there = await deeds.PERFORM[deed](desk, sent)
         except BrokerError as error:
             return self._failed(desk, _MENU_OF_DEED.get(deed, "/parked"), error)
+        desk.look_again()
         return web.Response(status=303, headers={"Location": there})
 
     def _desk(self, request: web.Request) -> Desk:

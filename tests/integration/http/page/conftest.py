@@ -49,6 +49,7 @@ class Site:
         self.endpoint = endpoint
         self.folder = folder
         self.objects = objects
+        self.log = Log()
         folder.mkdir(exist_ok=True)
         self.caller = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
 
@@ -68,7 +69,7 @@ class Site:
                 rng=Random(1),
                 network=SystemNetwork(),
                 executor=Inline(),
-                log=Log(),
+                log=self.log,
                 boot_id=BootId(ids.fresh()),
                 serves_http=True,
             ),
@@ -95,16 +96,21 @@ class Site:
 
     async def let_in(self) -> None:
         async with self.caller.get(await self.address()) as answer:
-            assert answer.status == 200, await answer.text()
+            assert answer.status == 200, (await answer.text(), self.log.lines[-1])
 
-    async def get(self, path: str, status: int = 200, **query: str) -> str:
+    def look_again(self) -> None:
+        """Have the next section show the state of that moment."""
+        self.instance.parts.surveys.expire()
+        self.instance.parts.own_doctor.expire()
+
+    async def get(self, path: str, status: int = 200, /, **query: str) -> str:
         """Return a section as HTML."""
         async with self.caller.get(self.root + path, params=query) as answer:
             text = await answer.text()
             assert answer.status == status, text
             return text
 
-    async def json(self, path: str, **query: str) -> Any:
+    async def json(self, path: str, /, **query: str) -> Any:
         async with self.caller.get(self.root + path, params=query) as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
