@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from brokerd.errors import InvalidArgument
 from brokerd.http.page import bodies, parked, queues
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
-from brokerd.http.page.html import Child, Html, el, join
+from brokerd.http.page.html import Child, Html, as_it_is, el, join
 from brokerd.http.page.shell import facts, field
 from brokerd.http.page.words import badge, command, ident, link, name, number, said, url
 from brokerd.ids import parse
@@ -179,7 +179,8 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
                 bodies.draw(message, broker, group["queue"]),
                 el(
                     "p",
-                    "This body cannot be edited in a form: it is too large, or no text. "
+                    "This body cannot be edited in a form: it is too large, or not all of it can be "
+                    "seen. "
                     "Write the new one to a file:",
                 ),
                 el("p", command(f"brokerd group edit {whole} --file FILE --broker {broker}")),
@@ -193,7 +194,7 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
         el(
             "textarea",
             Html("\n"),
-            body.decode(),
+            as_it_is(body.decode()),
             name="body",
             id="field-body",
             rows="16",
@@ -219,15 +220,16 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
 
 
 def _line_ends(body: bytes) -> str | None:
-    """Return how the lines of a body end, lf or crlf; None if a form could not keep it.
+    """Return how the lines of a body end, lf or crlf; None if it cannot be edited in a form.
 
-    A browser sends every end of a line as CR LF, so mixed ones would be lost."""
+    A browser sends every end of a line as CR LF, so mixed ones would be lost. Characters that
+    nobody sees must not be edited unseen."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return None
     without = text.replace("\r\n", "")
-    if "\0" in text or "\r" in without:
+    if "\r" in without or not without.replace("\n", "").replace("\t", "").isprintable():
         return None
     if "\r\n" not in text:
         return "lf"

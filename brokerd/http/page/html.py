@@ -36,6 +36,14 @@ def text(value: object) -> Html:
     return Html(escape(printable(str(value)), quote=True))
 
 
+def as_it_is(value: str) -> Html:
+    """Return a text for a field in which somebody edits it, with nothing but markup escaped.
+
+    The field sends it back, so an escape of our own would end up in the message. The caller passes
+    only texts in which everything can be seen."""
+    return Html(escape(value, quote=True))
+
+
 def join(*children: Child) -> Html:
     """Return the children one after the other."""
     parts: list[str] = []

@@ -33,6 +33,7 @@ HERE: dict[str, Any] = {
         {"name": "urn:invoices", "queue": "invoices", "contracts": ["DEFAULT"]},
         {"name": "urn:mail", "queue": "mail", "contracts": ["DEFAULT"]},
         {"name": "urn:region", "queue": "region-07", "contracts": ["DEFAULT"]},
+        {"name": "urn:eleven", "queue": "region-11", "contracts": ["DEFAULT"]},
     ],
 }
 THERE: dict[str, Any] = {

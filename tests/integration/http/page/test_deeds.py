@@ -77,12 +77,24 @@ async def test_edit_shows_the_body_and_replaces_it(site: Site) -> None:
 
 
 @pytest.mark.rule("MON-54")
-async def test_a_body_that_a_form_would_change_is_not_edited(site: Site) -> None:
-    group = await site.park(b"\xff\x00binary")
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        (b"\xff\x00binary", "ff 00 62"),
+        (b"one\r\ntwo\n", "two"),
+        ("\u202efdp.exe".encode(), "\\u202efdp.exe"),
+        (b"x" * 20_000, "xxx"),
+    ],
+    ids=["bytes", "mixed lines", "invisible", "large"],
+)
+async def test_a_body_that_a_form_would_change_is_not_edited(
+    site: Site, body: bytes, seen: str
+) -> None:
+    group = await site.park(body)
     shown = await post(site, "/edit", 200, **form_of(await site.get("/confirm/edit", group=group)))
     assert "cannot be edited in a form" in shown
     assert "<textarea" not in shown
-    assert "ff 00 62" in shown
+    assert seen in shown
 
 
 @pytest.mark.rule("MON-54")
