@@ -179,9 +179,8 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
                 bodies.draw(message, broker, group["queue"]),
                 el(
                     "p",
-                    "This body cannot be edited in a form: it is too large, or not all of it can be "
-                    "seen. "
-                    "Write the new one to a file:",
+                    "This body cannot be edited in a form: it is too large, or not all of it "
+                    "can be seen. Write the new one to a file:",
                 ),
                 el("p", command(f"brokerd group edit {whole} --file FILE --broker {broker}")),
             ),
