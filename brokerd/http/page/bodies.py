@@ -60,7 +60,7 @@ async def order_of(desk: Desk, broker: str, group: Row) -> int:
             break
     raise GroupNotFound(
         f"message {wanted} of this group is not among the first of queue {group['queue']!r}",
-        hint="brokerd queue peek shows the messages of a queue",
+        hint="brokerd queue browse shows the messages of a queue",
     )
 
 

@@ -13,7 +13,7 @@ from brokerd.protocol.pairing_verbs import PAIRING_VERBS
 from brokerd.telemetry.audit import Action
 
 ID = bytes(range(16))
-READING = {admin.View, admin.ExplainRoute, admin.Ping, admin.WhoCan}
+READING = {admin.View, admin.ExplainRoute, admin.Ping, admin.DialogTimeline, admin.WhoCan}
 BY_THEMSELVES = {
     *CREDENTIAL_VERBS.values(),
     *PAIRING_VERBS.values(),

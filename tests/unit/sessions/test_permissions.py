@@ -50,6 +50,7 @@ NEEDED = {
     "view": (["brokers"], {"own"}),
     "explain_route": (["urn:s"], {"own"}),
     "ping": (["urn:s"], {"own"}),
+    "dialog_timeline": ([ID], {"own"}),
     "clean_up": ([ID, "why"], {"own"}),
     "enable": (["named"], {"named"}),
     "disable": (["named"], {"named"}),
