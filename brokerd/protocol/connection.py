@@ -19,7 +19,7 @@ import msgspec
 
 from brokerd.errors import ProtocolError
 from brokerd.protocol.brokers import OPTION as BROKERS
-from brokerd.protocol.brokers import BrokersHere
+from brokerd.protocol.certificate_lists import OPTION as CERTIFICATES
 from brokerd.protocol.connection_effects import (
     AskArbitration,
     AskSettlement,
@@ -42,12 +42,12 @@ from brokerd.protocol.connection_effects import (
 from brokerd.protocol.frames import FrameReader, Header, Kind, decode_boxcar
 from brokerd.protocol.neighbour import (
     CLOCK,
+    Advice,
     Arbitrate,
     Goodbye,
     GoodbyeReason,
     Hello,
     Neighbourly,
-    Notice,
     Ping,
     Pong,
     Reject,
@@ -57,8 +57,6 @@ from brokerd.protocol.neighbour import (
     encode,
 )
 from brokerd.protocol.pairing import OFFER_LIMIT
-from brokerd.protocol.role import RoleAnswer, RoleQuestion
-from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], Refusal | None]
 """Function that returns why a peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
@@ -158,7 +156,15 @@ class Connection:
     @property
     def names_brokers(self) -> bool:
         """Whether both sides send and accept BROKERS frames (TRN-46)."""
-        offers = [one.options.get(BROKERS) for one in (self._hello, self.peer) if one is not None]
+        return self._both_offer(BROKERS)
+
+    @property
+    def shows_certificates(self) -> bool:
+        """Whether both sides send and accept CERTIFICATES frames (SEC-64)."""
+        return self._both_offer(CERTIFICATES)
+
+    def _both_offer(self, option: str) -> bool:
+        offers = [one.options.get(option) for one in (self._hello, self.peer) if one is not None]
         return offers == [True, True]
 
     @property
@@ -442,7 +448,7 @@ class Connection:
             case Pong() if online:
                 if frame.number == self._pings:
                     self._on_clock(frame.clock, now)
-            case Notice() | Trace() | RoleQuestion() | RoleAnswer() | BrokersHere() if online:
+            case _ if online and isinstance(frame, Advice):
                 self.last_activity = now
                 yield Noticed(frame)
             case _:

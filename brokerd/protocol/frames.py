@@ -92,6 +92,7 @@ class Kind(IntEnum):
     BROKERS = 10
     PAIR = 11
     PAIRED = 12
+    CERTIFICATES = 13
     BOXCAR = 16
 
 

@@ -1,4 +1,4 @@
-"""Frames between neighbours: HELLO to GOODBYE, NOTICE, TRACE, ROLE and BROKERS (TRN-45).
+"""Frames between neighbours: HELLO to GOODBYE, and the frames that advise (TRN-45).
 
 Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.wire`.
 Never:  knows what a frame does to a connection; `protocol.connection` does.
@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from brokerd.errors import ProtocolError
 from brokerd.ids import ID_SIZE, BootId, ConversationId, InstanceId
-from brokerd.protocol import brokers, role
+from brokerd.protocol import brokers, certificate_lists, role
 from brokerd.protocol.brokers import BrokersHere
+from brokerd.protocol.certificate_lists import CertificatesHere, CertificatesKept
 from brokerd.protocol.frames import Kind, encode_frame
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace, fields_of, trace_of
@@ -148,7 +149,9 @@ class Notice(Struct, frozen=True):
     """Number of neighbours that may still pass the NOTICE on (FWD-6)."""
 
 
-Advice = Notice | Trace | RoleQuestion | RoleAnswer | BrokersHere
+Advice = (
+    Notice | Trace | RoleQuestion | RoleAnswer | BrokersHere | CertificatesHere | CertificatesKept
+)
 """Frames that do not change the state of a connection, and may be lost."""
 Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Advice
 
@@ -162,6 +165,8 @@ def encode(frame: Neighbourly) -> bytes:
             kind, fields = Kind.ROLE, role.fields_of(frame)
         case BrokersHere():
             kind, fields = Kind.BROKERS, brokers.fields_of(frame)
+        case CertificatesHere() | CertificatesKept():
+            kind, fields = Kind.CERTIFICATES, certificate_lists.fields_of(frame)
         case _:
             kind, fields = _fields(frame)
     return encode_frame(kind, bytes(packer.pack(fields)))
@@ -272,6 +277,7 @@ _READERS: Final[dict[int, Callable[[tuple[Any, ...]], Neighbourly]]] = {
     Kind.TRACE: trace_of,
     Kind.ROLE: role.role_of,
     Kind.BROKERS: brokers.brokers_of,
+    Kind.CERTIFICATES: certificate_lists.certificates_of,
 }
 
 

@@ -354,5 +354,6 @@ PEER_FRAMES: Final[dict[PeerFrame, Sender]] = {
     PeerFrame.NOTICE: Sender.TRUSTED,
     PeerFrame.TRACE: Sender.TRUSTED,
     PeerFrame.BROKERS: Sender.TRUSTED,
+    PeerFrame.CERTIFICATES: Sender.TRUSTED,
 }
 """Kinds of frames of peers; `protocol.connection` and the transport let no other pass."""

@@ -8,7 +8,9 @@ from collections import deque
 
 from brokerd.ids import InstanceId
 from brokerd.protocol.brokers import BrokersHere
+from brokerd.protocol.certificate_lists import CertificatesHere, CertificatesKept
 from brokerd.protocol.neighbour import Advice
+from brokerd.security.tls import Identity
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import Destination
 from brokerd.transport.peers import Peers
@@ -84,6 +86,25 @@ class Neighbours:
         """Return when anything last arrived from a neighbour (monotonic); 0 = it is not ONLINE."""
         connection = self.peers.online.get(peer)
         return 0.0 if connection is None else connection.machine.heard_at
+
+    def identity_of(self, peer: InstanceId) -> Identity | None:
+        """Return the principal at the far end of the connection to a neighbour.
+
+        None: the neighbour is not ONLINE."""
+        connection = self.peers.online.get(peer)
+        return None if connection is None else connection.identity
+
+    def show_certificates(
+        self, peer: InstanceId, frame: CertificatesHere | CertificatesKept
+    ) -> bool:
+        """Send a neighbour the list of own certificates, or the answer to its list (SEC-64).
+
+        False: the neighbour is not ONLINE, or does not support such frames."""
+        connection = self.peers.online.get(peer)
+        if connection is None or not connection.machine.shows_certificates:
+            return False
+        connection.send_notice(frame)
+        return True
 
     def tell_brokers(self, peer: InstanceId, here: BrokersHere) -> bool:
         """Send a neighbour the list of the brokers of this instance (TRN-46).
