@@ -385,6 +385,7 @@ class Admin(Facade[AsyncAdmin]):
     own_certificates = same(AsyncAdmin.own_certificates)
     make_certificates = same(AsyncAdmin.make_certificates)
     switch_certificates = same(AsyncAdmin.switch_certificates)
+    rotate_master_key = same(AsyncAdmin.rotate_master_key)
     drop_certificate = same(AsyncAdmin.drop_certificate)
     replace_master_key = same(AsyncAdmin.replace_master_key)
     invite_peer = same(AsyncAdmin.invite_peer)

@@ -40,7 +40,7 @@ from brokerd.security.master_key import MasterKey, Random
 from brokerd.storage import credentials as stored
 from brokerd.storage.connections import Connection
 from brokerd.storage.credentials import CredentialChange
-from brokerd.storage.key_file import NAME, make_key, read_key, set_aside
+from brokerd.storage.key_file import NAME, make_key, read_keys, set_aside
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log
@@ -110,7 +110,8 @@ class CredentialStore:
         if self._random is None:
             return
         try:
-            self.master_key = MasterKey(await self._read_or_make_key(), self._random)
+            key, *former = await self._read_or_make_keys()
+            self.master_key = MasterKey(key, self._random, former)
             self._check_key()
         except NoMasterKey as error:
             self.master_key, self._why_no_key = None, error.message
@@ -120,21 +121,22 @@ class CredentialStore:
             return
         await self.renew()
 
-    async def _read_or_make_key(self) -> bytes:
+    async def _read_or_make_keys(self) -> tuple[bytes, ...]:
         assert self._random is not None, "an instance that makes no keys needs none"
-        key: bytes | None = await self._aside(partial(read_key, self._path))
-        if key is None and self._wrapped():
+        keys: tuple[bytes, ...] | None = await self._aside(partial(read_keys, self._path))
+        if keys is None and self._wrapped():
             raise NoMasterKey(
                 f"{self._path} is not there, and keys that are stored were encrypted by it"
             )
         try:
-            made: bytes = key or await self._aside(partial(make_key, self._path, self._random))
+            if keys is None:
+                keys = (await self._aside(partial(make_key, self._path, self._random)),)
         except OSError as error:
             raise NoMasterKey(
                 f"{self._path} cannot be made: {error.strerror}",
                 hint="let the daemon's user write to the directory, and start it again",
             ) from error
-        return made
+        return keys
 
     def _check_key(self) -> None:
         """Raise `NoMasterKey` if the key decrypts none of the stored private keys."""
@@ -240,7 +242,8 @@ class CredentialStore:
             for one in removed:
                 self.credentials.remove_certificate(one)
             await self._aside(partial(set_aside, self._path))
-            self.master_key = MasterKey(await self._read_or_make_key(), self._random)
+            (key,) = await self._read_or_make_keys()
+            self.master_key = MasterKey(key, self._random)
         self._log.warning(
             CERTIFICATE,
             subclass="master_key_replaced",
@@ -258,7 +261,7 @@ class CredentialStore:
         """
         if one.private_key is None:
             raise ObjectNotFound("the private key of this certificate is not here")
-        return self.key().unwrap(one.private_key, _context(one.certificate.id))
+        return self.key().unwrap(one.private_key, key_context(one.certificate.id))
 
     # Own certificates.
 
@@ -281,7 +284,7 @@ class CredentialStore:
             principal=None,
             installed_at=self._after_others(purpose, now),
             is_active=is_active,
-            private_key=key.wrap(private, _context(certificate.id)),
+            private_key=key.wrap(private, key_context(certificate.id)),
         )
         await self._put(
             made, entry=self._entry(Action.CERTIFICATE_MADE, actor, show_id(certificate.id), made)
@@ -565,7 +568,7 @@ def _expires_soon(one: Installed, now: Instant) -> bool:
     return one.certificate.not_after - now <= RENEW_WITHIN
 
 
-def _context(certificate_id: bytes) -> bytes:
+def key_context(certificate_id: bytes) -> bytes:
     """Return the context under which the private key of a certificate is encrypted."""
     return b"private key of " + certificate_id
 

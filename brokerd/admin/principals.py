@@ -1,12 +1,15 @@
 """Principals: the verbs for peers, clients and certificates (CLP-160 to CLP-166, SEC-9).
 
-Reads:  the credentials.      Calls: the credential store, which makes each change.
+Reads:  the credentials.      Calls: the credential store, which makes each change; the exchange.
 Never:  returns a private key, or trusts a certificate before the administrator has sent it.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from brokerd.admin.certificate_exchange import CertificateExchange
 from brokerd.admin.credential_store import CredentialStore
+from brokerd.admin.key_rotation import KeyRotation
 from brokerd.clock import Clock
 from brokerd.errors import InUse, InvalidArgument, ObjectNotFound
 from brokerd.ids import show
@@ -23,8 +26,20 @@ _FORMS: Final = "a principal is written peer:NAME or client:NAME"
 class PrincipalAdministration:
     """Performer of the verbs for peers, clients and certificates."""
 
-    def __init__(self, *, store: CredentialStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        store: CredentialStore,
+        exchange: CertificateExchange,
+        rotation: KeyRotation,
+        is_vouched_for: Callable[[Kind], bool],
+        clock: Clock,
+    ) -> None:
+        """Create the performer. `is_vouched_for`: whether a CA makes certificates of this kind."""
         self._store = store
+        self._exchange = exchange
+        self._rotation = rotation
+        self._is_vouched_for = is_vouched_for
         self._clock = clock
 
     async def run(  # noqa: PLR0911  # one return a verb
@@ -36,21 +51,23 @@ class PrincipalAdministration:
                 return await self.install(name, options, actor)
             case wire.RevokePrincipal(name):
                 return await self.revoke(name, actor)
-            case wire.OwnCertificates():
+            case wire.OwnCertificates(wait):
+                if wait:
+                    await self._exchange.wait(self._newest(Purpose), wait)
                 return self.exported()
             case wire.MakeCertificates(purposes):
                 return await self.make(_distinct(purposes), actor)
-            case wire.SwitchCertificates(purposes):
-                return [
-                    self._own_row(await self._store.switch_own(purpose, actor=actor))
-                    for purpose in _distinct(purposes)
-                ]
+            case wire.SwitchCertificates(purposes, options):
+                return await self.switch(_distinct(purposes), options, actor)
             case wire.DropCertificate(certificate_id):
                 gone = await self._store.remove_certificate(certificate_id, actor=actor)
                 return {"principal_name": gone.principal, **_certificate(gone)}
             case wire.ReplaceMasterKey():
                 await self._store.replace_key(actor=actor)
+                await self._rotation.claim()
                 return self.exported()
+            case wire.RotateMasterKey():
+                return {"brokers": await self._rotation.rotate(actor=actor)}
 
     # Principals.
 
@@ -90,7 +107,7 @@ class PrincipalAdministration:
         addresses: tuple[str, ...],
         actor: str,
     ) -> Row:
-        if not given:
+        if not given and not self._is_vouched_for(kind):
             raise ObjectNotFound(
                 f"there is no {kind}:{name} here, and no certificate to add it with",
                 hint=f"brokerd {kind} add {name} --certificate FILE",
@@ -163,6 +180,36 @@ class PrincipalAdministration:
             rows.append(self._own_row(made))
         return rows
 
+    async def switch(
+        self, purposes: list[Purpose], options: wire.SwitchOptions, actor: str
+    ) -> list[Row]:
+        """Use the newest certificates from now on (SEC-9, SEC-66).
+
+        Raises:
+            InUse: peers have not installed them.
+        """
+        waiting = [one for one in purposes if self._next(one) is not None]
+        lacking = await self._exchange.wait(self._newest(waiting), options.wait)
+        if waiting and lacking and not options.anyway:
+            who = "; ".join(f"{name}: {why}" for name, why in lacking.items())
+            raise InUse(
+                f"not all peers have installed the next certificates ({who})",
+                hint="wait for them: brokerd certificate switch --wait 60s; or have them added by "
+                "hand (brokerd certificate export --next), and switch with --anyway",
+            )
+        return [
+            self._own_row(await self._store.switch_own(purpose, actor=actor))
+            for purpose in purposes
+        ]
+
+    def _newest(self, purposes: Iterable[Purpose]) -> list[bytes]:
+        """Return the ids of the certificates that `switch` would use."""
+        return [
+            max(mine, key=lambda one: one.installed_at).certificate.id
+            for purpose in purposes
+            if (mine := self._store.credentials.own_all(purpose))
+        ]
+
     def _next(self, purpose: Purpose) -> Installed | None:
         """Return the certificate that `switch_own` would use, and that is not used yet."""
         mine = self._store.credentials.own_all(purpose)
@@ -176,7 +223,12 @@ class PrincipalAdministration:
 
     def _own_row(self, one: Installed) -> Row:
         used = self._store.credentials.own(one.purpose, self._clock.utc())
-        return {**_certificate(one), "is_in_use": one is used, "pem": one.certificate.pem}
+        return {
+            **_certificate(one),
+            "is_in_use": one is used,
+            "pem": one.certificate.pem,
+            "lacking": self._exchange.lacking([one.certificate.id]),
+        }
 
 
 def _parse_name(name: str) -> tuple[Kind, str]:

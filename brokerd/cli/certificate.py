@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import click
 
-from brokerd.cli.output import print_json, print_line
+from brokerd.cli.options import SECONDS
+from brokerd.cli.output import print_json, print_line, warn
 from brokerd.cli.principals import described, of_instance
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Choice, Shown, fingerprint, listing, noun, plain, showing
@@ -82,14 +83,18 @@ def _renew(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the next certificates of this instance, each with a new key.
+    """Make the next certificates of this instance, each with a new key, and send them to the peers.
 
     They are not used before `brokerd certificate switch`, so that every peer and client can install
-    them first: brokerd certificate export --next. Where there is none yet, they are used at once.
+    them first. Peers install them by themselves as soon as they are connected; clients take the
+    file that `brokerd certificate export --next` prints. Where there is neither, they are used at
+    once.
     """
 
     async def make(session: Session) -> list[OwnCertificate]:
-        return await session.admin.make_certificates(_chosen(only))
+        made = {one.certificate_id for one in await session.admin.make_certificates(_chosen(only))}
+        known = await session.admin.own_certificates(wait=_FOR_PEERS)
+        return [one for one in known if one.certificate_id in made]
 
     made = ask(make, address=address, config=config, broker=MSDB)
     if as_json:
@@ -97,18 +102,34 @@ def _renew(
         return
     for one in made:
         print_line(f"{described(one)}: {'in use' if one.is_in_use else 'made, not used yet'}")
-    if not all(one.is_in_use for one in made):
-        print_line(
-            "install at all peers and clients what `brokerd certificate export --next` prints, "
-            "then: brokerd certificate switch"
-        )
+    if all(one.is_in_use for one in made):
+        return
+    lacking = {name: why for one in made for name, why in one.lacking.items()}
+    for name, why in lacking.items():
+        warn(f"{name} has not installed them yet: {why}")
+    if not lacking:
+        print_line("all peers have installed them")
+    print_line(
+        "clients need what `brokerd certificate export --next` prints; then: "
+        "brokerd certificate switch"
+    )
 
 
 @click.command(name="switch")
+@click.option(
+    "--wait",
+    type=SECONDS,
+    default=10.0,
+    show_default=True,
+    help="Longest wait for peers to install them.",
+)
+@click.option("--anyway", is_flag=True, help="Switch although peers have not installed them.")
 @_of_purpose
 @of_instance
 def _switch(
     *,
+    wait: float,
+    anyway: bool,
     only: Literal["transport", "dialog"] | None,
     address: str | None,
     config: Path | None,
@@ -116,12 +137,13 @@ def _switch(
 ) -> None:
     """Use the next certificates of this instance from now on.
 
-    Whoever has not installed them cannot connect any more, nor begin secured dialogs. Open
-    connections stay.
+    Peers that have not installed them are named, and nothing is switched; with --anyway they cannot
+    connect any more, nor begin secured dialogs, before they are given the certificates by hand.
+    Open connections stay.
     """
 
     async def switch(session: Session) -> list[OwnCertificate]:
-        return await session.admin.switch_certificates(_chosen(only))
+        return await session.admin.switch_certificates(_chosen(only), wait=wait, anyway=anyway)
 
     used = ask(switch, address=address, config=config, broker=MSDB)
     if as_json:
@@ -198,7 +220,32 @@ def _replace_key(*, yes: bool, address: str | None, config: Path | None, as_json
     )
 
 
+@click.command(name="rotate-key")
+@of_instance
+def _rotate_key(*, address: str | None, config: Path | None, as_json: bool) -> None:
+    """Make another master key, and encrypt by it what the present one encrypts.
+
+    Private keys follow at once, the keys of open dialogs at the next start of the daemon. The
+    former key stays in master.key, so that backups of before can be read; back the file up anew.
+    Whoever has read the former key and a store also has the private keys: make new certificates,
+    too (brokerd certificate renew).
+    """
+
+    async def rotate(session: Session) -> list[str]:
+        return await session.admin.rotate_master_key()
+
+    left = ask(rotate, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json({"brokers": left})
+        return
+    print_line("master.key has another key: back it up anew, apart from the stores")
+    if left:
+        print_line(f"the keys of open dialogs follow at the next start: {', '.join(left)}")
+
+
 _SHORTEST = 8
+_FOR_PEERS = 5.0
+"""Seconds for which peers that are connected may take to install a certificate."""
 
 
 def _owner(value: object, _now: Any) -> str:  # noqa: ANN401  # unused
@@ -225,5 +272,6 @@ command = noun(
     _renew,
     _switch,
     _drop,
+    _rotate_key,
     _replace_key,
 )

@@ -85,7 +85,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "certificate ls": ("brokerd certificate ls",),
     "certificate export": ("brokerd certificate export", "brokerd certificate export --next"),
     "certificate renew": ("brokerd certificate renew",),
-    "certificate switch": ("brokerd certificate switch",),
+    "certificate switch": (
+        "brokerd certificate switch",
+        "brokerd certificate switch --wait 60s",
+        "brokerd certificate switch --anyway",
+    ),
+    "certificate rotate-key": ("brokerd certificate rotate-key",),
     "certificate replace-key": ("brokerd certificate replace-key --yes",),
     "certificate drop": ("brokerd certificate drop 3f9a2c71",),
     "doctor": (

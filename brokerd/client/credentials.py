@@ -1,4 +1,4 @@
-"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-166).
+"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-167).
 
 Reads:  arguments.     Calls: client.link.
 Never:  takes part in a transaction: each call stands alone, and is audited by the daemon.
@@ -38,6 +38,8 @@ class OwnCertificate(CertificateRow, frozen=True):
     """Whether the instance uses it now; False = it is the next one."""
     pem: str = ""
     """The certificate as text, for others to install."""
+    lacking: dict[str, str] = {}
+    """Peers that have not installed it, as far as this instance knows, each with the reason."""
 
 
 class InstalledPrincipal(msgspec.Struct, frozen=True):
@@ -102,13 +104,16 @@ class CredentialVerbs:
         answer = await self._link.ask("revoke_principal", (wire_text(name, "name"),))
         return msgspec.convert(answer, RevokedPrincipal)
 
-    async def own_certificates(self) -> list[OwnCertificate]:
+    async def own_certificates(self, *, wait: float = 0.0) -> list[OwnCertificate]:
         """Return the certificates that others install for this instance: those in use, the next.
+
+        `wait`: longest wait in seconds, at most 600, until all peers have installed them.
 
         Raises:
             BrokerError: an error common to all requests; see `Session`.
         """
-        return msgspec.convert(await self._link.ask("own_certificates", ()), list[OwnCertificate])
+        answer = await self._link.ask("own_certificates", (float(wait),) if wait else ())
+        return msgspec.convert(answer, list[OwnCertificate])
 
     async def make_certificates(self, purposes: Sequence[Purpose] = BOTH) -> list[OwnCertificate]:
         """Make the next certificates of the instance; they are used after `switch_certificates`.
@@ -123,15 +128,21 @@ class CredentialVerbs:
         answer = await self._link.ask("make_certificates", (list(purposes),))
         return msgspec.convert(answer, list[OwnCertificate])
 
-    async def switch_certificates(self, purposes: Sequence[Purpose] = BOTH) -> list[OwnCertificate]:
+    async def switch_certificates(
+        self, purposes: Sequence[Purpose] = BOTH, *, wait: float = 0.0, anyway: bool = False
+    ) -> list[OwnCertificate]:
         """Use the newest certificates of the instance from now on; a repeat is harmless.
 
-        Every peer and client must have installed them.
+        Peers that are connected install them by themselves; clients need them in a file. `wait`:
+        longest wait for peers in seconds, at most 60. `anyway`: do not refuse although peers lack
+        them, which cannot connect any more then.
 
         Raises:
+            InUse: peers have not installed them; the text names them.
             BrokerError: an error common to all requests; see `Session`.
         """
-        answer = await self._link.ask("switch_certificates", (list(purposes),))
+        options = {"wait": float(wait), "anyway": anyway}
+        answer = await self._link.ask("switch_certificates", (list(purposes), options))
         return msgspec.convert(answer, list[OwnCertificate])
 
     async def drop_certificate(self, certificate_id: bytes) -> CertificateRow:
@@ -157,3 +168,16 @@ class CredentialVerbs:
         """
         answer = await self._link.ask("replace_master_key", ())
         return msgspec.convert(answer, list[OwnCertificate])
+
+    async def rotate_master_key(self) -> list[str]:
+        """Make another master key; return the brokers whose dialogs follow at the next start.
+
+        Until then, and for backups of before, the former keys stay in the key file.
+
+        Raises:
+            NoMasterKey: the instance has lost its master key, or cannot write its file.
+            InUse: brokers have not followed the rotation before; start the daemon again.
+            BrokerError: an error common to all requests; see `Session`.
+        """
+        answer = await self._link.ask("rotate_master_key", ())
+        return msgspec.convert(answer, dict[str, list[str]])["brokers"]

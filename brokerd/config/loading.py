@@ -25,6 +25,7 @@ from brokerd.config.exposure import is_local_address, is_loopback_host
 from brokerd.config.field_docs import field_docs
 from brokerd.config.settings import (
     Authentication,
+    CertificateAuthority,
     Encryption,
     Endpoint,
     Pattern,
@@ -38,6 +39,7 @@ from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
+from brokerd.security.names import rule_problem
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
 __all__ = [
@@ -398,6 +400,14 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         ),
         clients=replace(settings.clients, listen=tuple(map(placed, settings.clients.listen))),
         http=replace(settings.http, listen=placed(settings.http.listen)),
+        ca=replace(
+            settings.ca,
+            **{
+                name: below(path)
+                for name in ("file", "crl_file", "certificate", "key")
+                if (path := getattr(settings.ca, name)) is not None
+            },
+        ),
         store=replace(
             settings.store, backup_dirs=tuple(below(one) for one in settings.store.backup_dirs)
         ),
@@ -413,6 +423,7 @@ def _check_whole(settings: Settings, problems: Problems) -> None:
     _check_clients(settings, problems)
     _check_http(settings, problems)
     _check_endpoint(settings, problems)
+    _check_authority(settings.ca, problems)
     _check_mirroring(settings, problems)
     for low, high in _ORDERED:
         if _value(settings, low) > _value(settings, high):
@@ -500,6 +511,22 @@ def _why_no_listener(address: str) -> str:
     except InvalidArgument:
         return f"{address!r} is neither unix:PATH nor TCP://host:port"
     return ""
+
+
+def _check_authority(ca: CertificateAuthority, problems: Problems) -> None:
+    for key, rule in (("peers", ca.peers), ("clients", ca.clients)):
+        if wrong := rule_problem(rule):
+            problems.add(f"ca.{key}", wrong)
+    if ca.file is None:
+        for key in ("crl_file", "certificate", "key", "peers", "clients"):
+            if getattr(ca, key):
+                problems.add(f"ca.{key}", "it has no meaning without ca.file")
+        return
+    for key in ("certificate", "key"):
+        if getattr(ca, key) is None:
+            problems.add(f"ca.{key}", "this instance needs a certificate of the CA, and its key")
+    if not ca.peers and not ca.clients:
+        problems.add("ca.peers", "say whose certificates the CA makes: ca.peers or ca.clients")
 
 
 def _check_mirroring(settings: Settings, problems: Problems) -> None:

@@ -222,6 +222,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     authentication: Authentication = Authentication.CERTIFICATE
     """Proof of identity required of peers: `certificate`; `certificate,public`, where a peer
     without one is `public`; or `none`, with encryption `disabled` only (END-11)."""
+    accept_rotation: bool = True
+    """Whether peers may send their next certificates over a connection that a certificate of theirs
+    authenticates, and have those removed that they no longer use (SEC-64)."""
     forwarding: bool = False
     """Whether messages for other instances may pass through (FWD)."""
     forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
@@ -237,6 +240,27 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
             f"TCP://[{name}]:{self.port}" if ":" in name else f"TCP://{name}:{self.port}"
             for name in self.listen
         )
+
+
+class CertificateAuthority(msgspec.Struct, frozen=True, kw_only=True):
+    """A company's own CA, whose certificates count in place of installed ones (SEC-67).
+
+    Without `file` it is off, and only installed certificates count."""
+
+    file: Path | None = None
+    """Certificates of the CA, in PEM."""
+    crl_file: Path | None = None
+    """Lists of revoked certificates in PEM, one of each CA of a chain; when one is out of date,
+    nobody is let in. Without the file, nothing is checked."""
+    certificate: Path | None = None
+    """The certificate of this instance, in PEM, with intermediate ones behind it."""
+    key: Path | None = None
+    """Its private key, in PEM, without a password; nobody else may read the file."""
+    peers: str = ""
+    """Rule for names: with `{name}.brokers.example`, a certificate for `west.brokers.example` is
+    that of `peer:west`. Empty = peers have installed certificates."""
+    clients: str = ""
+    """The same for client programs: `client:NAME`."""
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -498,6 +522,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     endpoint: Endpoint | None = None
     """The broker endpoint; None = without the section there is no endpoint (END-1)."""
+    ca: CertificateAuthority = CertificateAuthority()
     clock: ClockSettings = ClockSettings()
     transport: Transport = Transport()
     dialog: Dialog = Dialog()

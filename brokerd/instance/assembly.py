@@ -17,7 +17,6 @@ from brokerd.admin.broker_operations import Operations, Surrounding
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.metrics_rows import Figures, Times
-from brokerd.admin.principals import PrincipalAdministration
 from brokerd.admin.views.locks import HeldLocks
 from brokerd.admin.views.security import SecurityViews
 from brokerd.admin.views.state import About, StateReport
@@ -60,9 +59,11 @@ from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.security_parts import (
     administer,
     admission,
+    build_certificate_exchange,
     build_credentials,
     build_dialog_security,
     grant_administration,
+    principal_administration,
 )
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
@@ -76,6 +77,7 @@ from brokerd.maintenance.known_brokers import KnownBrokers
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.ticks import Ticker
 from brokerd.protocol.brokers import OPTION as BROKERS
+from brokerd.protocol.certificate_lists import OPTION as CERTIFICATES
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.routing.choice import Balancer
@@ -212,7 +214,9 @@ class Assembly:
             clock=world.clock,
             rng=delays,
             hello=Hello(
-                instance_id=parts.instance_id, boot_id=world.boot_id, options={BROKERS: True}
+                instance_id=parts.instance_id,
+                boot_id=world.boot_id,
+                options={BROKERS: True, CERTIFICATES: True},
             ),
             options=part_options.transport(settings),
             events=self._traffic,
@@ -223,6 +227,7 @@ class Assembly:
         )
         parts.credentials.watch(parts.destinations.check_identities)
         parts.grants.watch(parts.destinations.check_identities)
+        build_certificate_exchange(parts, settings, world)
         parts.exposure = Exposure(
             settings=settings,
             destinations=parts.destinations,
@@ -454,7 +459,7 @@ class Assembly:
             open_to_public=parts.grants.open_to_public,
             file_problems=parts.exposure.file_problems,
             certificates=parts.certificate_expiry.soon,
-            no_master_key=parts.credential_store.why_no_key,
+            no_master_key=parts.key_rotation.why_no_key,
             failed_dialogs=parts.log.errors.failed_since,
             next_pass=lambda: parts.ticker.next_run_of("transmitter"),
         )
@@ -556,7 +561,7 @@ class Assembly:
             changing=parts.sessions.exclusive.changing,
             endpoint=endpoint,
             grants=grant_administration(parts, settings, world),
-            principals=PrincipalAdministration(store=parts.credential_store, clock=world.clock),
+            principals=principal_administration(parts, world),
             confirm_clock=parts.clock_watch.confirm,
             router=parts.router,
             pinging=parts.pinging,

@@ -86,6 +86,7 @@ class ClientLogins:
             kind=Kind.CLIENT,
             private_key=parts.credential_store.private_key,
             utc=world.clock.utc,
+            authority=parts.authority.vouching_for(Kind.CLIENT),
         )
 
     def admits_plain(self, address: str) -> bool:
@@ -136,10 +137,20 @@ class ClientLogins:
 
     def _check_certificates(self) -> None:
         """End the connections of clients whose certificate was removed (SX-3)."""
+        if self.contexts.by_authority:
+            self._check_principals()
+            return
         certificates = self._parts.credentials.certificates
         for stream in list(self._secured):
             shown = stream.peer_certificate
             if shown is not None and hashlib.sha256(shown).digest() not in certificates:
+                stream.abort()
+
+    def _check_principals(self) -> None:
+        """End the connections of clients that were removed."""
+        known = self._parts.credentials.principals
+        for stream in list(self._secured):
+            if stream.extra.get(PRINCIPAL) not in known:
                 stream.abort()
 
 
@@ -178,7 +189,8 @@ class _ClientLogin:
     def stream_refused(self, stream: SecureStream, error: Exception) -> None:
         """Log why a handshake failed."""
         if isinstance(error, ssl.SSLError):
-            _, why = explain(error, own=None)
+            by_authority = self._logins.contexts.by_authority
+            _, why = explain(error, own=None, by_authority=by_authority)
         else:
             why = error.message if isinstance(error, BrokerError) else str(error)
         self._logins.record(LoginOutcome.AUTHENTICATION_FAILURE, stream, None, why)

@@ -9,8 +9,10 @@ Never:  does anything. assembly.py fills the record once, in the order of the fi
 from brokerd.activation.readers import Readers
 from brokerd.admin.administration import Administration
 from brokerd.admin.broker_operations import Operations
+from brokerd.admin.certificate_exchange import CertificateExchange
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.doctor.own import OwnDoctor
+from brokerd.admin.key_rotation import KeyRotation
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Surveys
@@ -34,6 +36,7 @@ from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.events.events import Events
 from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import InstanceId
+from brokerd.instance.authority_files import AuthorityFiles
 from brokerd.instance.exposure import Exposure
 from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance.absent_brokers import AbsentBrokers
@@ -78,6 +81,9 @@ class Parts:
     credential_store: CredentialStore
     credentials: Credentials
     """Principals and certificates, as `credential_store` keeps them."""
+    key_rotation: KeyRotation
+    authority: AuthorityFiles
+    """The files of a company's own CA, if there is one (SEC-67)."""
     certificate_expiry: CertificateExpiry
     mirroring: Mirroring
     mirrors: Mirrors
@@ -87,6 +93,7 @@ class Parts:
     started_at: Instant
     instance_id: InstanceId
     destinations: Destinations
+    certificate_exchange: CertificateExchange
     exposure: Exposure
     router: Router
     ack_log: AckLog

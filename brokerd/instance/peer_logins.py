@@ -109,6 +109,7 @@ def login_guard(parts: Parts, settings: Settings, world: Surroundings) -> LoginG
             kind=Kind.PEER,
             private_key=parts.credential_store.private_key,
             utc=world.clock.utc,
+            authority=parts.authority.vouching_for(Kind.PEER),
         ),
         events=PeerLogins(parts, world.log),
         encryption=Encryption(endpoint.encryption),

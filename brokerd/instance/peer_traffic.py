@@ -10,6 +10,7 @@ from brokerd.ids import BrokerId, InstanceId
 from brokerd.instance.changes import Changes
 from brokerd.instance.parts import Parts
 from brokerd.protocol.brokers import BrokersHere
+from brokerd.protocol.certificate_lists import CertificatesHere, CertificatesKept
 from brokerd.protocol.frames import Fragment, Item, encode_item
 from brokerd.protocol.neighbour import Advice, Notice
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
@@ -54,6 +55,8 @@ class PeerTraffic:
                 parts.mirrors.record_role(parts.destinations.addresses_of(neighbour), notice)
             case BrokersHere():
                 parts.duplicate_brokers.record_list(neighbour, notice)
+            case CertificatesHere() | CertificatesKept():
+                parts.certificate_exchange.arrived(neighbour, notice)
             case Notice():
                 if not parts.refusal_notices.apply(notice):
                     parts.forwarder.pass_notice(notice)
@@ -79,8 +82,9 @@ class PeerTraffic:
         self._parts.transmitter.reclassification.move_away(address)
 
     def neighbour_met(self, peer: InstanceId) -> None:
-        """Exchange broker lists with a neighbour that came ONLINE."""
+        """Exchange lists of brokers and certificates with a neighbour that came ONLINE."""
         self._parts.duplicate_brokers.came_online(peer)
+        self._parts.certificate_exchange.met(peer)
 
     def neighbour_left(self, peer: InstanceId) -> None:
         """Note that no connection leads to a neighbour any longer."""

@@ -7,14 +7,18 @@ Never:  starts or waits for anything; `Assembly` calls this.
 from functools import partial
 
 from brokerd.admin.audited import performed
+from brokerd.admin.certificate_exchange import Around, CertificateExchange
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
+from brokerd.admin.key_rotation import KeyRotation
+from brokerd.admin.principals import PrincipalAdministration
 from brokerd.broker.broker import Broker
 from brokerd.config.settings import Settings
 from brokerd.delivery.incoming.admission import Admission
 from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.ids import secret_bytes
 from brokerd.instance import part_options
+from brokerd.instance.authority_files import AuthorityFiles
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.audit_trail import AuditTrail
@@ -37,10 +41,43 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
         log=parts.log,
     )
     parts.credentials = parts.credential_store.credentials
+    parts.authority = AuthorityFiles(settings.ca, parts.log)
+    parts.key_rotation = KeyRotation(
+        credentials=parts.credential_store,
+        data_dir=settings.instance.data_dir,
+        brokers=parts.brokers,
+        random=world.keys,
+        owners=parts.mirroring.master_keys,
+        aside=world.executor.call,
+        clock=world.clock,
+        log=parts.log,
+        fault=world.fault,
+    )
     parts.certificate_expiry = CertificateExpiry(
         credentials=parts.credentials, clock=world.clock, log=parts.log
     )
     parts.grants = part_options.grants(settings)
+
+
+def build_certificate_exchange(parts: Parts, settings: Settings, world: Surroundings) -> None:
+    """Build the exchange of next certificates with peers."""
+    destinations, endpoint = parts.destinations, settings.endpoint
+    parts.certificate_exchange = CertificateExchange(
+        store=parts.credential_store,
+        instance_id=lambda: parts.instance_id,
+        around=Around(
+            neighbours=destinations.neighbours,
+            identity_of=destinations.identity_of,
+            show=destinations.show_certificates,
+            answer=destinations.show_certificates,
+            connect=destinations.notify,
+        ),
+        accepts=endpoint is None or endpoint.accept_rotation,
+        clock=world.clock,
+        spawn=parts.tasks.spawn,
+        log=parts.log,
+    )
+    parts.credentials.watch(parts.certificate_exchange.changed)
 
 
 def admission(parts: Parts) -> Admission:
@@ -67,6 +104,17 @@ def grant_administration(
     )
 
 
+def principal_administration(parts: Parts, world: Surroundings) -> PrincipalAdministration:
+    """Return the verbs for peers, clients and certificates."""
+    return PrincipalAdministration(
+        store=parts.credential_store,
+        exchange=parts.certificate_exchange,
+        rotation=parts.key_rotation,
+        is_vouched_for=parts.authority.has_rule,
+        clock=world.clock,
+    )
+
+
 async def administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
     """Perform a verb of administration, and record it in the audit before it is answered."""
     answer = await parts.administration.run(broker, verb, actor)
@@ -89,6 +137,7 @@ def build_dialog_security(parts: Parts, world: Surroundings) -> DialogSecurity:
         credentials=parts.credentials,
         master_key=lambda: store.master_key,
         private_key=store.private_key,
+        is_foreign=parts.key_rotation.is_foreign,
         clock=world.clock,
         random=world.keys or secret_bytes,
         binding_for=lambda broker, service: parts.brokers[broker].store.catalog.binding_of.get(

@@ -71,6 +71,7 @@ class Stores:
         self._parts.known_brokers.load(store)
         self._parts.audit.open(store)
         await self._parts.credential_store.open(store)
+        await self._parts.key_rotation.finish()
         self._parts.grants.load(*await store.run(grants.load))
         mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
@@ -119,6 +120,7 @@ class Stores:
         store = await self._open(name, create=create)
         try:
             await self._parts.known_brokers.opened(store.identity)
+            await self._parts.key_rotation.adopt(store)
             # Nothing may come between its last check and `_add_broker`: until then, an operation
             # that switches delivery on does not see this broker (OBJ-3).
             await attach(

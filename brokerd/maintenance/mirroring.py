@@ -89,6 +89,14 @@ class Mirroring:
         role = self._role(name).value if name in self.names else None
         return {"role": role, "epoch": None if owner is None else owner.epoch}
 
+    def master_keys(self) -> dict[str, bytes]:
+        """Return the fingerprints of the master keys with which partners have brokers open."""
+        return {
+            name: bytes.fromhex(owner.master_key)
+            for name, owner in self._owners.items()
+            if owner is not None and _is_hex(owner.master_key)
+        }
+
     def answer(self, question: RoleQuestion) -> RoleAnswer:
         """Answer the role question of a peer.
 
@@ -150,3 +158,7 @@ class Mirroring:
                     hint="this instance was principal and is stale; start it again",
                 )
                 self._stale(name, fault)
+
+
+def _is_hex(text: str) -> bool:
+    return bool(text) and len(text) % 2 == 0 and set(text) <= set("0123456789abcdef")

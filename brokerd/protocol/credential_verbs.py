@@ -1,4 +1,4 @@
-"""Verbs for peers, clients and certificates (CLP-160 to CLP-166).
+"""Verbs for peers, clients and certificates (CLP-160 to CLP-167).
 
 Reads:  nothing.      Calls: nothing.
 Never:  decides anything; `client_verbs` uses these forms to check requests.
@@ -15,6 +15,9 @@ Encoded = Annotated[bytes, Meta(min_length=1, max_length=64 * 1024)]
 CertificateId = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Address = Annotated[str, Meta(max_length=1024)]
 PurposeName = Literal["transport", "dialog"]
+LONGEST_WAIT: Final = 600.0
+"""Longest wait of one request for peers to install certificates, in seconds."""
+Wait = Annotated[float, Meta(ge=0, le=LONGEST_WAIT)]
 BOTH: Final[tuple[PurposeName, ...]] = ("transport", "dialog")
 Purposes = Annotated[tuple[PurposeName, ...], Meta(min_length=1, max_length=2)]
 
@@ -43,6 +46,9 @@ class RevokePrincipal(Struct, frozen=True, array_like=True, forbid_unknown_field
 class OwnCertificates(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request for the certificates that others install for this instance (CLP-162)."""
 
+    wait: Wait = 0.0
+    """Longest wait for peers to install the next ones, in seconds."""
+
 
 class MakeCertificates(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request to make the next certificates of this instance (CLP-163)."""
@@ -50,10 +56,20 @@ class MakeCertificates(Struct, frozen=True, array_like=True, forbid_unknown_fiel
     purposes: Purposes = BOTH
 
 
+class SwitchOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a request to use the next certificates."""
+
+    wait: Wait = 0.0
+    """Longest wait for peers to install them, in seconds."""
+    anyway: bool = False
+    """Whether to use them although peers have not installed them."""
+
+
 class SwitchCertificates(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request to use the next certificates of this instance from now on (CLP-164)."""
 
     purposes: Purposes = BOTH
+    options: SwitchOptions = SwitchOptions()
 
 
 class DropCertificate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -66,6 +82,10 @@ class ReplaceMasterKey(Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """A request to give the lost master key up, and make another (CLP-166)."""
 
 
+class RotateMasterKey(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to make another master key, which takes over from the present one (CLP-167)."""
+
+
 CredentialVerb = (
     InstallPrincipal
     | RevokePrincipal
@@ -74,6 +94,7 @@ CredentialVerb = (
     | SwitchCertificates
     | DropCertificate
     | ReplaceMasterKey
+    | RotateMasterKey
 )
 CREDENTIAL_VERBS: Final[dict[str, type[CredentialVerb]]] = {
     "install_principal": InstallPrincipal,
@@ -83,4 +104,5 @@ CREDENTIAL_VERBS: Final[dict[str, type[CredentialVerb]]] = {
     "switch_certificates": SwitchCertificates,
     "drop_certificate": DropCertificate,
     "replace_master_key": ReplaceMasterKey,
+    "rotate_master_key": RotateMasterKey,
 }

@@ -28,8 +28,13 @@ class KeptKeys(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
     def wrap(self, broker_key: MasterKey, conversation_id: bytes, *, is_initiator: bool) -> bytes:
         """Return the keys of one side of a conversation, wrapped."""
-        context = _CONTEXT[is_initiator] + conversation_id
+        context = context_of(conversation_id, is_initiator=is_initiator)
         return broker_key.wrap(msgspec.msgpack.encode(self), context)
+
+
+def context_of(conversation_id: bytes, *, is_initiator: bool) -> bytes:
+    """Return the context under which the keys of one side of a conversation are wrapped."""
+    return _CONTEXT[is_initiator] + conversation_id
 
 
 def unwrap(
@@ -40,7 +45,7 @@ def unwrap(
     Raises:
         NoMasterKey: another key has wrapped them, or they are damaged or of another dialog.
     """
-    plain = broker_key.unwrap(wrapped, _CONTEXT[is_initiator] + conversation_id)
+    plain = broker_key.unwrap(wrapped, context_of(conversation_id, is_initiator=is_initiator))
     try:
         return msgspec.msgpack.decode(plain, type=KeptKeys)
     except msgspec.DecodeError as error:

@@ -18,9 +18,21 @@ from typing import Final
 from msgspec import Struct
 
 from brokerd.clock import Instant
-from brokerd.errors import InvalidArgument, ObjectNotFound
-from brokerd.security.certificates import Certificate, show_id, why_not_valid
-from brokerd.security.credentials import Credentials, Installed, Kind, Purpose
+from brokerd.errors import BrokerError, InvalidArgument, ObjectNotFound
+from brokerd.security.authority import Authority, context_of, name_of
+from brokerd.security.certificates import (
+    Certificate,
+    read_certificate,
+    show_id,
+    why_not_valid,
+)
+from brokerd.security.credentials import (
+    Credentials,
+    Installed,
+    Kind,
+    Purpose,
+    principal_name,
+)
 from brokerd.security.grants import PUBLIC
 from brokerd.security.pem import PRIVATE_KEY, to_pem
 from brokerd.security.tls_rules import harden
@@ -36,6 +48,8 @@ class Identity(Struct, frozen=True):
     """`peer:west`, `client:billing`, `public`, or `self`."""
     certificate_id: bytes | None = None
     """None = the far end has shown no certificate."""
+    by_authority: bool = False
+    """Whether a CA vouches for the certificate; otherwise it is installed here (SEC-67)."""
 
     @property
     def is_authenticated(self) -> bool:
@@ -142,6 +156,37 @@ def identify(encoded: bytes | None, credentials: Credentials, kind: Kind, now: I
     return Identity(principal.name, certificate_id)
 
 
+def identify_by(
+    authority: Authority,
+    encoded: bytes | None,
+    credentials: Credentials,
+    kind: Kind,
+    now: Instant,
+) -> Identity:
+    """Return the principal that a certificate of the CA names (SEC-68).
+
+    `encoded`: in DER, its chain verified by the handshake; None = the far end has shown none.
+
+    Raises:
+        NoProof: the certificate names nobody of this kind who is known here, or is not valid now.
+    """
+    if encoded is None:
+        return NOBODY
+    try:
+        certificate = read_certificate(encoded)
+        if why := why_not_valid(certificate, now):
+            raise NoProof(why)
+        if encoded == authority.certificate.encoded:
+            return Identity(SELF, certificate.id, by_authority=True)
+        short = name_of(encoded, authority.rule(kind))
+        name = principal_name(kind, short)
+    except InvalidArgument as error:
+        raise NoProof(error.message) from error
+    if name not in credentials.principals:
+        raise NoProof(f"the certificate names {name}: add it first, brokerd {kind} add {short}")
+    return Identity(name, certificate.id, by_authority=True)
+
+
 class Contexts:
     """The contexts of one instance, made anew where its credentials have changed (SEC-9).
 
@@ -154,14 +199,18 @@ class Contexts:
         kind: Kind,
         private_key: Callable[[Installed], bytes],
         utc: Callable[[], Instant],
+        authority: Callable[[], Authority] | None = None,
     ) -> None:
         """Create the contexts. `kind`: of the principals that connect.
 
-        `private_key`: returns the private key of an own certificate, in DER."""
+        `private_key`: returns the private key of an own certificate, in DER. `authority`: returns
+        the CA that vouches for principals of this kind; None = their certificates are installed."""
         self._credentials = credentials
         self._kind = kind
         self._private_key = private_key
         self._utc = utc
+        self._authority = authority
+        self._of: Authority | None = None
         self._version = -1
         self._own: Own | None = None
         self._made: dict[str, ssl.SSLContext] = {}
@@ -169,6 +218,11 @@ class Contexts:
     @property
     def own_certificate(self) -> Certificate | None:
         """The certificate that new connections show; None = none is valid now."""
+        if self._authority is not None:
+            try:
+                return self._authority().certificate
+            except BrokerError:
+                return None
         installed = self._credentials.own(Purpose.TRANSPORT, self._utc())
         return None if installed is None else installed.certificate
 
@@ -178,6 +232,8 @@ class Contexts:
         Raises:
             InvalidArgument: this instance has no valid certificate, or its key cannot be read.
         """
+        if self._authority is not None:
+            return self._vouched("server", self._authority(), accepting=True)
         return self._context("server", lambda: server_context(self._there(), self._trusted()))
 
     def client(self, *, shows_certificate: bool = True) -> ssl.SSLContext:
@@ -186,13 +242,36 @@ class Contexts:
         Raises:
             InvalidArgument: this instance has no valid certificate, or its key cannot be read.
         """
+        if self._authority is not None:
+            return self._vouched("client", self._authority(), accepting=False)
         if not shows_certificate:
             return self._context("public", lambda: client_context(None, self._trusted()))
         return self._context("client", lambda: client_context(self._there(), self._trusted()))
 
     def identify(self, encoded: bytes | None) -> Identity:
         """Return the principal that owns the certificate of a far end; raise `NoProof`."""
+        if self._authority is not None:
+            try:
+                authority = self._authority()
+            except BrokerError as error:
+                raise NoProof(error.message) from error
+            return identify_by(authority, encoded, self._credentials, self._kind, self._utc())
         return identify(encoded, self._credentials, self._kind, self._utc())
+
+    @property
+    def by_authority(self) -> bool:
+        """Whether a CA vouches for the certificates on both sides."""
+        return self._authority is not None
+
+    def _vouched(self, name: str, authority: Authority, *, accepting: bool) -> ssl.SSLContext:
+        """Return a context for certificates of the CA, made anew when its files have changed."""
+        if authority is not self._of:
+            self._made.clear()
+            self._of = authority
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = context_of(authority, accepting=accepting)
+        return found
 
     def _context(self, name: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         installed = self._credentials.own(Purpose.TRANSPORT, self._utc())
@@ -229,18 +308,31 @@ class Contexts:
         return [one.certificate for one in (*installed, *own)]
 
 
-def explain(error: ssl.SSLError, *, own: Certificate | None) -> tuple[bool, str]:
+def explain(  # noqa: PLR0911  # one return a case
+    error: ssl.SSLError, *, own: Certificate | None, by_authority: bool = False
+) -> tuple[bool, str]:
     """Return whether a failed handshake concerns certificates, and a line that says what to do.
 
-    `own`: the certificate that this side has shown."""
+    `own`: the certificate that this side has shown. `by_authority`: whether a CA vouches for the
+    certificates (SEC-67)."""
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
+        if by_authority:
+            return True, (
+                f"the certificate of the far end does not hold by ca.file: {error.verify_message}; "
+                "it has to be of that CA, valid, not revoked, and for both sides of TLS"
+            )
         return True, (
             "the certificate of the far end is not installed here: install it for its peer with "
             "brokerd peer add, or pair the two instances with brokerd peer pair"
         )
     if "ALERT" in reason and any(word in reason for word in _ABOUT_CERTIFICATES):
         mine = "its certificate" if own is None else f"the certificate {_short(own)}"
+        if by_authority:
+            return True, (
+                f"the far end does not accept {mine} of this instance: its log says why; it has to "
+                "trust the same CA, and the certificate has to be for both sides of TLS"
+            )
         return True, (
             f"the far end does not know {mine} of this instance: install it there with "
             "brokerd peer add, or pair the two instances with brokerd peer pair"

@@ -31,6 +31,8 @@ class Owner(msgspec.Struct, frozen=True):
     """Identifier of the broker; empty while the store is being opened."""
     epoch: int = 0
     """Epoch of the store, once it is open."""
+    master_key: str = ""
+    """Fingerprint of the master key that encrypts keys of dialogs there (SEC-73)."""
 
 
 class OwnerLock:
@@ -62,9 +64,11 @@ class OwnerLock:
             self.release()
             raise
 
-    def describe(self, broker_id: str, epoch: int) -> None:
+    def describe(self, broker_id: str, epoch: int, *, master_key: str = "") -> None:
         """Write broker and epoch of the store to the file, for waiting processes (RTE-55)."""
-        self._owner = msgspec.structs.replace(self._owner, broker_id=broker_id, epoch=epoch)
+        self._owner = msgspec.structs.replace(
+            self._owner, broker_id=broker_id, epoch=epoch, master_key=master_key
+        )
         self._write()
 
     def release(self) -> None:

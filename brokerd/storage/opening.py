@@ -88,6 +88,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """Administrative operation that was begun and has to be finished (MAN-5, MAN-6)."""
     former_ids: bytes | None = None
     """Former identifiers of the broker, newest first, sixteen bytes each (MAN-6)."""
+    master_key: bytes | None = None
+    """Fingerprint of the master key that encrypts keys of dialogs here; None = unknown (SEC-71)."""
 
 
 class Opened(NamedTuple):
@@ -213,7 +215,8 @@ def _open_locked(
             identity, numbers = _facts(connection, path)
             found, objects = read_recovered(connection), catalog.load(connection)
             brokers, owners = known_brokers.load(connection), credentials.load(connection)
-        lock.describe(show(identity.broker_id), identity.epoch)
+        key = (identity.master_key or b"").hex()
+        lock.describe(show(identity.broker_id), identity.epoch, master_key=key)
         return Opened(
             lock,
             connection,

@@ -49,6 +49,7 @@ REVISIONS: Final = (
     "0021_initiators",
     "0022_security",
     "0023_headers",
+    "0024_master_key",
 )
 """All schema revisions, in order; the last one is the schema of `tables.py`."""
 

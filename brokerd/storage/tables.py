@@ -77,6 +77,8 @@ store = Table(
     Column("disabled_reason", String),
     Column("unfinished", String),
     Column("former_ids", LargeBinary),
+    # Fingerprint of the master key that encrypts keys of dialogs here (SEC-71); NULL = unknown.
+    Column("master_key", LargeBinary),
 )
 
 # A typed body (OBJ-13). `schema` is the text of a schema; `require_body` is NULL where the default

@@ -24,10 +24,14 @@ class Action(StrEnum):
     PRINCIPAL_REVOKED = "principal_revoked"
     CERTIFICATE_INSTALLED = "certificate_installed"
     CERTIFICATE_REMOVED = "certificate_removed"
+    CERTIFICATES_RECEIVED = "certificates_received"
+    """A peer sent its next certificate, or dropped an old one, over its connection (SEC-64)."""
     CERTIFICATE_MADE = "certificate_made"
     """The instance made a certificate of its own."""
     MASTER_KEY_REPLACED = "master_key_replaced"
     """An administrator gave a lost master key up; what it encrypted is lost (SEC-38)."""
+    MASTER_KEY_ROTATED = "master_key_rotated"
+    """Another master key took over; what the former one encrypted can be read (SEC-71)."""
     PAIRING_OFFERED = "pairing_offered"
     """A code was shown that lets another instance pair with this one (SEC-60)."""
     PAIRED = "paired"
@@ -62,7 +66,7 @@ class Action(StrEnum):
     """A queue was switched on or off by the page."""
 
 
-FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})
+FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS, Action.CERTIFICATES_RECEIVED})
 """Actions that others can cause as often as they like; they never displace other entries."""
 
 

@@ -230,9 +230,15 @@ EVENTS: Final[dict[str, Event]] = {
                 "30, 7 or 1 days (NBT-21)"
             ),
             "expired": "such a certificate has expired, and none has replaced it",
+            "received": (
+                "a peer sent its next certificate, or dropped an old one, over its connection "
+                "(SEC-64)"
+            ),
             "master_key_replaced": (
                 "an operator gave the lost master key up, and the instance made another"
             ),
+            "authority": "a file of the section `ca` cannot be used (SEC-69)",
+            "master_key_rotated": "another master key took over from the present one (SEC-71)",
             "no_master_key": (
                 "the master key is missing or another one: nothing that needs a private key works "
                 "(SEC-38)"

@@ -399,13 +399,13 @@ def replacement(owner: str) -> str:
     """Return the way to replace a certificate. `owner`: a principal; empty = this instance."""
     if not owner:
         return (
-            "brokerd certificate renew makes the next one; install it at all peers and clients, "
-            "then: brokerd certificate switch"
+            "brokerd certificate renew makes the next one and sends it to the peers; clients need "
+            "it in a file; then: brokerd certificate switch"
         )
     kind, _, name = owner.partition(":")
     return (
-        f"have {name} make its next certificate (brokerd certificate renew there), then: "
-        f"brokerd {kind} add {name} --certificate FILE"
+        f"have {name} make its next certificate (brokerd certificate renew there); if it does not "
+        f"come by itself: brokerd {kind} add {name} --certificate FILE"
     )
 
 

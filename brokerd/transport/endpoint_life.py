@@ -107,6 +107,15 @@ class EndpointLife:
             if destination.pending:
                 self._dialer.connect(destination)
 
+    def verify_again(self) -> int:
+        """End the connections for which a CA vouched, in an orderly way; return their number.
+
+        The next handshake is by the present files of the CA (SEC-69)."""
+        vouched = [one for one in self.peers.connections.values() if one.identity.by_authority]
+        for connection in vouched:
+            self.peers.leave(connection, GoodbyeReason.DRAIN)
+        return len(vouched)
+
     def _authorise(self, connection: PeerConnection, peer: Hello) -> Refusal | None:
         """Return why a peer is refused; None = it may log in (END-4, END-8)."""
         if self.endpoint.state is EndpointState.DISABLED:

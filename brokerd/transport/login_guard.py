@@ -199,7 +199,10 @@ class LoginGuard:
         if self.is_open or identity.name == SELF:
             return ""
         if identity.certificate_id is not None:
-            is_gone = identity.certificate_id not in self._credentials.certificates
+            is_gone = (
+                not identity.by_authority
+                and identity.certificate_id not in self._credentials.certificates
+            )
             if is_gone and not self.is_replaced(connection):
                 return f"the certificate of {identity.name} was removed"
             principal = self._credentials.principals.get(identity.name)
@@ -216,11 +219,15 @@ class LoginGuard:
         identity, credentials = connection.identity, self._credentials
         if identity.certificate_id is None or identity.certificate_id in credentials.certificates:
             return False
+        if identity.by_authority:
+            return False
         owned = credentials.owned_by(identity.name)
         return any(one.purpose is Purpose.TRANSPORT for one in owned)
 
     def has_dropped(self, own_certificate_id: bytes | None) -> bool:
         """Return whether a certificate that this side has shown was removed since (END-6)."""
+        if self.contexts.by_authority:
+            return False
         certificates = self._credentials.certificates
         return own_certificate_id is not None and own_certificate_id not in certificates
 
@@ -278,7 +285,9 @@ class LoginGuard:
             return "auth_failed", text, LoginOutcome.NEGOTIATE_FAILURE
         if isinstance(error, ssl.SSLError):
             own = self.contexts.own_certificate if way is Way.CERTIFIED else None
-            concerns_certificates, line = explain(error, own=own)
+            concerns_certificates, line = explain(
+                error, own=own, by_authority=self.contexts.by_authority
+            )
             if concerns_certificates:
                 return "auth_failed", line, LoginOutcome.AUTHENTICATION_FAILURE
             return "handshake_failed", line, LoginOutcome.NEGOTIATE_FAILURE

@@ -6,6 +6,7 @@ Never: answers what is not authentic (SEC-25), or lets a plain item pass for a s
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -93,7 +94,7 @@ class Unsealing:
         if live is not None:
             keys = self._security.load(live)
         elif not item.from_initiator:
-            keys = one.keys or self._security.answer_keys(one.broker, item.conversation_id)
+            keys = one.keys or self._answer_keys(one, item)
         elif one.keys is not None:
             keys = one.keys
         elif not isinstance(item, SecuredFragment):
@@ -110,6 +111,18 @@ class Unsealing:
         if live is None:
             one.keys = keys
         return opened
+
+    def _answer_keys(self, one: ArrivingDialog, item: Item) -> AnswerKeys | None:
+        """Return the keys under which an item for a forgotten initiator is authentic.
+
+        Another than the first only if the master key was rotated since the dialog began (SEC-72).
+        None: this side has no master key."""
+        known = self._security.answer_keys(one.broker, item.conversation_id)
+        for keys in known[1:] and known:
+            with suppress(NotAuthentic):
+                _open(keys, item)
+                return keys
+        return known[0] if known else None
 
     def _refuse(
         self, item: Item, neighbour: InstanceId | None, certificate: str, problem: str = ""

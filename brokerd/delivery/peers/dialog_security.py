@@ -91,6 +91,7 @@ class DialogSecurity:
         credentials: Credentials,
         master_key: Callable[[], MasterKey | None],
         private_key: Callable[[Installed], bytes],
+        is_foreign: Callable[[BrokerId], bool],
         clock: Clock,
         random: Random,
         binding_for: BindingFor,
@@ -98,14 +99,16 @@ class DialogSecurity:
         """Create the keys.
 
         `master_key`: returns the master key; None = there is none. `private_key`: returns the
-        decrypted private keys of an own certificate, or raises `NoMasterKey`."""
+        decrypted private keys of an own certificate, or raises `NoMasterKey`. `is_foreign`:
+        returns whether another master key encrypts the dialogs of a broker (SEC-73)."""
         self._credentials = credentials
         self._master_key = master_key
         self._private_key = private_key
+        self._is_foreign = is_foreign
         self._clock = clock
         self._random = random
         self._agreement = KeyAgreement(random)
-        self._broker_keys: dict[BrokerId, tuple[MasterKey, bytes]] = {}
+        self._broker_keys: dict[BrokerId, tuple[MasterKey, tuple[bytes, ...]]] = {}
         self._derived_from: MasterKey | None = None
         self._own_keys: dict[bytes, PrivateKeys] = {}
         self._parsed: dict[bytes, DialogCertificate] = {}
@@ -139,7 +142,7 @@ class DialogSecurity:
         known = self._keys_of_broker(broker.broker_id)
         if known is None or (own is not None and kind is Kind.FULL and self._keys_of(own) is None):
             return SecurityOutcome(Reason.NO_MASTER_KEY, "")
-        secrets = new_secrets(known[1], endpoint.conversation_id, self._random)
+        secrets = new_secrets(known[1][0], endpoint.conversation_id, self._random)
         kept = KeptKeys(kind, secrets, binding.principal)
         return DialogKeys(kept, is_initiator=True, random=self._random)
 
@@ -268,15 +271,16 @@ class DialogSecurity:
         kept = KeptKeys(kind, secrets, principal)
         return DialogKeys(kept, is_initiator=False, random=self._random)
 
-    def answer_keys(self, broker: Broker, conversation_id: ConversationId) -> AnswerKeys | None:
+    def answer_keys(self, broker: Broker, conversation_id: ConversationId) -> list[AnswerKeys]:
         """Return the keys for answers of a dialog that a broker began and has no more.
 
-        None: this side has no master key."""
+        Several: one for each master key under which it may have begun (SEC-72). None: this side has
+        no master key."""
         known = self._keys_of_broker(broker.broker_id)
         if known is None:
-            return None
-        secret = answers_secret(known[1], conversation_id)
-        return AnswerKeys(secret, is_initiator=True, random=self._random)
+            return []
+        secrets = (answers_secret(one, conversation_id) for one in known[1])
+        return [AnswerKeys(one, is_initiator=True, random=self._random) for one in secrets]
 
     def stored_keys(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKeys | None:
         """Return the keys of an endpoint that may not be in memory; None = it is not secured."""
@@ -338,18 +342,18 @@ class DialogSecurity:
             self._own_keys[own.certificate.id] = keys
         return keys
 
-    def _keys_of_broker(self, broker_id: BrokerId) -> tuple[MasterKey, bytes] | None:
-        """Return the key of a broker, and its secret for answers; None = no master key."""
+    def _keys_of_broker(self, broker_id: BrokerId) -> tuple[MasterKey, tuple[bytes, ...]] | None:
+        """Return the key of a broker, and its secrets for answers; None = no master key."""
         master = self._master_key()
         if master is not self._derived_from:
             self._broker_keys.clear()
             self._derived_from = master
-        if master is None:
+        if master is None or self._is_foreign(broker_id):
             return None
         known = self._broker_keys.get(broker_id)
         if known is None:
             key = master.for_broker(broker_id)
-            known = self._broker_keys[broker_id] = key, key.secret_for(_ANSWERS)
+            known = self._broker_keys[broker_id] = key, key.secrets_for(_ANSWERS)
         return known
 
     def _forget(self) -> None:

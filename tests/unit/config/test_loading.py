@@ -328,11 +328,8 @@ EVERY_KEY = [
     f"{section}.{key}" for section, kind in sections().items() for key in kind.__struct_fields__
 ]
 MAY_BE_EMPTY = {
-    "clients.listen",
-    "http.listen",
-    "log.file",
-    "log.metrics_dir",
-    "mirroring.directory",
+    *("ca.certificate", "ca.clients", "ca.crl_file", "ca.file", "ca.key", "ca.peers"),
+    *("clients.listen", "http.listen", "log.file", "log.metrics_dir", "mirroring.directory"),
 }
 """Empty text is their default."""
 

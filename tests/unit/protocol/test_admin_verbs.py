@@ -47,7 +47,9 @@ from brokerd.protocol.credential_verbs import (
     OwnCertificates,
     ReplaceMasterKey,
     RevokePrincipal,
+    RotateMasterKey,
     SwitchCertificates,
+    SwitchOptions,
 )
 
 ID = bytes(range(16))
@@ -135,6 +137,13 @@ ID = bytes(range(16))
         ("switch_certificates", [["dialog"]], SwitchCertificates(("dialog",))),
         ("drop_certificate", [bytes(32)], DropCertificate(bytes(32))),
         ("replace_master_key", [], ReplaceMasterKey()),
+        ("rotate_master_key", [], RotateMasterKey()),
+        ("own_certificates", [2.5], OwnCertificates(2.5)),
+        (
+            "switch_certificates",
+            [["dialog"], {"wait": 600.0, "anyway": True}],
+            SwitchCertificates(("dialog",), SwitchOptions(wait=600.0, anyway=True)),
+        ),
         ("release_group", ["main", ID], ReleaseGroup("main", ID)),
         ("discard_group", ["main", ID, True, "why"], DiscardGroup("main", ID, True, "why")),
         ("end_group", ["main", ID, 1, "why"], EndGroup("main", ID, 1, "why")),
@@ -180,6 +189,8 @@ def test_what_is_of_the_form_is_taken(verb: str, args: list[Any], parsed: object
         ("make_certificates", [[]], "purposes"),
         ("make_certificates", [["transport", "dialog", "dialog"]], "purposes"),
         ("switch_certificates", [["mail"]], "purposes"),
+        ("switch_certificates", [["dialog"], {"wait": 601.0}], "wait"),
+        ("own_certificates", [-1.0], "wait"),
         ("drop_certificate", [b"short"], "certificate_id"),
         ("explain_route", ["s", {"hops": 256}], "hops"),
         ("explain_route", ["s", {"handle": b"short"}], "handle"),

@@ -74,6 +74,7 @@ NEEDED = {
     "switch_certificates": ([["dialog"]], {"msdb"}),
     "drop_certificate": ([bytes(32)], {"msdb"}),
     "replace_master_key": ([], {"msdb"}),
+    "rotate_master_key": ([], {"msdb"}),
     "invite_peer": ([], {"own", "msdb"}),
     "await_pairing": ([], {"msdb"}),
     "cancel_pairing": ([], {"msdb"}),

@@ -50,6 +50,8 @@ class Machine:
         self.log = Log()
         self.encryption = Encryption.REQUIRED
         self.has_endpoint = True
+        self.accept_rotation = True
+        self.fault: Callable[[str], None] | None = None
         self._streams = streams
         self._boots = 0
         self.folder: Path
@@ -72,7 +74,12 @@ class Machine:
         self._boots += 1
         self.folder = folder
         boot = self._streams.child(f"{self.name}{self._boots}")
-        endpoint = Endpoint(listen=(self.name,), port=PORT, encryption=self.encryption)
+        endpoint = Endpoint(
+            listen=(self.name,),
+            port=PORT,
+            encryption=self.encryption,
+            accept_rotation=self.accept_rotation,
+        )
         settings = Settings(
             instance=InstanceSettings(name=self.name, data_dir=folder / self.name),
             clients=Clients(listen=f"TCP://{self.name}:{CLIENTS}", trust_network=True),
@@ -88,6 +95,7 @@ class Machine:
             log=self.log,
             boot_id=BootId(boot.stream("boot").randbytes(16)),
             keys=boot.stream("keys").randbytes,
+            fault=self.fault,
         )
         self.instance = Instance(settings, around)
         await self.instance.start(parse(objects(self.name)))

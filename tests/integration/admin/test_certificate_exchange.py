@@ -1,0 +1,182 @@
+"""Two paired machines learn each other's next certificates over their connection (SEC-64)."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from brokerd.errors import InUse
+from brokerd.protocol.certificate_lists import CertificatesHere, Shown
+from brokerd.security.certificates import make_certificate
+from brokerd.security.credentials import Installed, Purpose
+from brokerd.security.rotation import prove
+from tests.integration.admin.pairing.machines import Machine, two_machines
+from tests.integration.shorthand import fails
+
+PURPOSES = list(Purpose)
+
+
+async def pair(east: Machine, west: Machine) -> None:
+    shown = await east.session.admin.invite_peer(shares=["urn:east"])
+    await west.session.admin.join_peer(shown.code, shares=["urn:west"])
+    assert await works(west, east)
+
+
+async def works(at: Machine, other: Machine) -> bool:
+    """Whether a ping of the whole way comes back."""
+    found = await at.session.admin.ping(
+        f"urn:{other.name}", from_service=f"urn:{at.name}", wait=30.0
+    )
+    return found.is_complete
+
+
+def own(at: Machine) -> set[bytes]:
+    return {one.certificate.id for p in PURPOSES for one in at.credentials.own_all(p)}
+
+
+def known(at: Machine, other: Machine) -> set[bytes]:
+    return {one.certificate.id for one in at.credentials.owned_by(f"peer:{other.name}")}
+
+
+def used(at: Machine) -> dict[Purpose, bytes]:
+    found = {p: at.credentials.own(p, at.clock.utc()) for p in PURPOSES}
+    return {p: one.certificate.id for p, one in found.items() if one is not None}
+
+
+def connection(at: Machine, other: Machine) -> Any:
+    peers = at.instance.parts.destinations.peers
+    return peers.online[other.instance.parts.instance_id]
+
+
+async def audited(at: Machine, action: str) -> list[Any]:
+    rows = await at.session.view("audit", limit=100)
+    return [row for row in rows if row["action"] == action]
+
+
+@pytest.mark.rule("SEC-64", "SEC-66", "SEC-9", "CLP-162", "CLP-164")
+@two_machines
+async def test_certificates_are_rotated_without_a_file(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    before = used(west)
+    old = connection(east, west)
+    await west.session.admin.make_certificates()
+    shown = await west.session.admin.own_certificates(wait=60.0)
+    assert [one.lacking for one in shown] == [{}] * 4
+    assert known(east, west) == own(west)
+    assert len(known(east, west)) == 4
+    assert used(west) == before
+    done = await west.session.admin.switch_certificates()
+    assert {one.certificate_id for one in done} == {one.hex() for one in used(west).values()}
+    assert not set(used(west).values()) & set(before.values())
+    assert connection(east, west) is old  # nothing was cut
+    for one in before.values():
+        await west.session.admin.drop_certificate(one)
+    assert await works(west, east)
+    assert await works(east, west)
+    assert connection(east, west) is not old
+    assert known(east, west) == own(west) == set(used(west).values())
+    rows = await audited(east, "certificates_received")
+    assert {(row["actor"], row["subject"]) for row in rows} == {("peer:west", "peer:west")}
+    for what in ("installed", "removed"):
+        assert sum(len(msgspec.json.decode(row["detail"])[what]) for row in rows) == 2
+    lines = [fields for event, fields in east.log.lines if event == "broker.certificate"]
+    received = [one for one in lines if one.get("principal") == "peer:west"]
+    assert {one["subclass"] for one in received} == {"received"}
+    assert len(received) == len(rows)
+
+
+@pytest.mark.rule("SEC-66", "CLP-164")
+@two_machines
+async def test_a_switch_waits_for_the_rest_or_names_them(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    await east.stop()
+    before = used(west)
+    await west.session.admin.make_certificates()
+    error = await fails(InUse, west.session.admin.switch_certificates(wait=5.0))
+    assert "peer:east: no connection" in error.message
+    assert used(west) == before
+    waiting = asyncio.create_task(west.session.admin.switch_certificates(wait=600.0))
+    await west.clock.sleep_until(west.clock.monotonic() + 1.0)
+    await east.start(east.folder)
+    await waiting
+    assert not set(used(west).values()) & set(before.values())
+    assert known(east, west) == own(west)
+
+
+@pytest.mark.rule("SEC-66")
+@two_machines
+async def test_whoever_insists_switches_without_the_rest(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    await east.stop()
+    before = used(west)
+    await west.session.admin.make_certificates()
+    await west.session.admin.switch_certificates(anyway=True)
+    assert not set(used(west).values()) & set(before.values())
+    assert await west.session.admin.switch_certificates()  # a repeat changes nothing
+    await east.start(east.folder)
+
+
+@pytest.mark.rule("SEC-64", "SEC-65")
+@two_machines
+async def test_where_it_is_not_accepted_nothing_is_installed(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    await east.stop()
+    east.accept_rotation = False
+    await east.start(east.folder)
+    before = east.picture()
+    await west.session.admin.make_certificates()
+    rows = await west.session.admin.own_certificates(wait=30.0)
+    assert "accept_rotation is off" in rows[-1].lacking["peer:east"]
+    error = await fails(InUse, west.session.admin.switch_certificates())
+    assert "accept_rotation is off" in error.message
+    assert east.picture()[1] == before[1]
+    for one in rows:
+        await east.session.admin.install_principal("peer:west", certificates=[one.pem.encode()])
+    await west.session.admin.switch_certificates(wait=30.0)
+
+
+@pytest.mark.rule("SEC-64")
+@two_machines
+async def test_what_changed_without_a_connection_is_learnt_at_the_next(
+    east: Machine, west: Machine
+) -> None:
+    await pair(east, west)
+    await east.stop()
+    await west.session.admin.make_certificates()
+    await west.stop()
+    await west.start(west.folder)
+    await east.start(east.folder)
+    assert await works(east, west)
+    assert known(east, west) == own(west)
+
+
+@pytest.mark.rule("SEC-65")
+@two_machines
+async def test_a_certificate_without_proof_is_not_installed(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    stolen, _ = make_certificate("north", now=west.clock.utc())
+    _, key = make_certificate("west", now=west.clock.utc())
+    one = Installed(
+        certificate=stolen, purpose=Purpose.TRANSPORT, principal=None, installed_at=west.clock.utc()
+    )
+    proof = prove(one, key, sender=me, receiver=peer)
+    assert proof is not None
+    before = known(east, west)
+    frame = CertificatesHere((Shown("transport", stolen.encoded, proof),))
+    assert west.instance.parts.destinations.show_certificates(peer, frame)
+    assert await works(west, east)
+    assert known(east, west) == before
+
+
+@pytest.mark.rule("SEC-65", "SEC-4")
+@two_machines
+async def test_nobody_is_revoked_and_comes_back_by_a_list(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    await east.session.admin.revoke_principal("peer:west")
+    await west.session.admin.make_certificates()
+    rows = await west.session.admin.own_certificates(wait=30.0)
+    assert rows[-1].lacking["peer:east"] == "no connection"
+    assert known(east, west) == set()
+    assert "peer:west" not in east.credentials.principals
