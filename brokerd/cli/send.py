@@ -30,7 +30,6 @@ from brokerd.errors import (
 from brokerd.ids import Handle, parse, show
 from brokerd.process.exit_statuses import FAILED, OK
 
-
 header_option = click.option(
     "--header", "headers", multiple=True, help="A header, NAME=VALUE; repeatable."
 )
