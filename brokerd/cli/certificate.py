@@ -244,7 +244,7 @@ def _rotate_key(*, address: str | None, config: Path | None, as_json: bool) -> N
 
 
 _SHORTEST = 8
-_FOR_PEERS = 5.0
+_FOR_PEERS = 2.0
 """Seconds for which peers that are connected may take to install a certificate."""
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 
 from brokerd.cli.main import main
 from brokerd.clock import SystemClock
-from brokerd.process.exit_statuses import NOT_THERE, USAGE
+from brokerd.process.exit_statuses import NOT_THERE, REFUSED, USAGE
 from brokerd.security.certificate_files import read_certificates
 from brokerd.security.certificates import make_certificate
 from brokerd.security.credentials import Purpose
@@ -171,7 +171,7 @@ def test_a_client_that_cannot_be_added_leaves_no_key(operator: Operator) -> None
     )
 
 
-@pytest.mark.rule("SEC-9")
+@pytest.mark.rule("SEC-9", "SEC-66")
 def test_certificates_are_exported_renewed_and_switched(operator: Operator) -> None:
     first = operator.run("certificate", "export")
     assert [purpose for purpose, _ in read_certificates(first.encode())] == list(Purpose)
@@ -184,10 +184,12 @@ def test_certificates_are_exported_renewed_and_switched(operator: Operator) -> N
     )
     operator.run("peer", "add", "north", "--certificate", operator.file_of("north"))
     assert "not used yet" in operator.run("certificate", "renew")
+    refused = operator.run("certificate", "switch", "--wait", "0s", status=REFUSED)
+    assert "peer:north: no connection" in refused
     following = operator.run("certificate", "export", "--next")
     assert not set(read_certificates(following.encode())) & set(read_certificates(first.encode()))
     assert operator.run("certificate", "export") != first
-    assert operator.run("certificate", "switch").count("in use") == 2
+    assert operator.run("certificate", "switch", "--anyway").count("in use") == 2
     assert operator.run("certificate", "export") == following
     used = [one for one in operator.rows("certificate", "ls") if one["is_in_use"]]
     assert len([one for one in used if one["principal_name"] is None]) == 2
