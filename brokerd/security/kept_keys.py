@@ -55,7 +55,7 @@ def unwrap(
 class DialogKeys(SealingKeys):
     """The keys of a dialog in memory, with the security header that its initiator sends."""
 
-    __slots__ = ("header", "header_at", "kept")
+    __slots__ = ("header", "header_at", "header_for", "kept")
 
     def __init__(self, kept: KeptKeys, *, is_initiator: bool, random: Random) -> None:
         super().__init__(kept.secrets, is_initiator=is_initiator, random=random)
@@ -64,7 +64,11 @@ class DialogKeys(SealingKeys):
         """The latest security header; b"" = none was made since the dialog was loaded."""
         self.header_at = Instant(0)
         """When that header was made."""
+        self.header_for = b""
+        """The certificate that the header was made for, encoded."""
 
-    def keep_header(self, header: bytes, at: Instant) -> None:
-        """Keep a security header, to be sent with several fragments."""
-        self.header, self.header_at = header, at
+    def keep_header(self, header: bytes, at: Instant, is_for: bytes) -> None:
+        """Keep a security header, to be sent with several fragments.
+
+        `is_for`: the encoded certificate of the target."""
+        self.header, self.header_at, self.header_for = header, at, is_for

@@ -20,9 +20,10 @@ from typing import Final
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError, ConnectionLost, ObjectExists, ObjectNotFound
 from tests.chaos.commands import verify
+from tests.chaos.credentials import Credentials
 from tests.chaos.places import Places
 from tests.chaos.processes import Daemon, Program
-from tests.chaos.schedule import EAST, READER, Fault, Kind
+from tests.chaos.schedule import EAST, READER, Fault, Kind, way
 from tests.relay import Relay
 
 PATIENCE: Final = 120.0
@@ -47,6 +48,7 @@ class Faults:
         """Whose process does not run, on purpose."""
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.credentials = Credentials(places, self._problem)
 
     async def run(self, enough: asyncio.Event) -> None:
         """Let faults come until `enough`; all have been undone when this returns."""
@@ -69,7 +71,7 @@ class Faults:
             await asyncio.sleep(AGAIN)
 
     async def _befall(self, fault: Fault, enough: asyncio.Event) -> None:
-        victims = list(self._places.daemons) if fault.kind is Kind.KILL_ALL else [fault.victim]
+        victims = self._victims(fault)
         apart = fault.kind in {Kind.QUEUE, Kind.ROUTE, Kind.BACKUP}  # others may befall it, too
         busy = {f"{fault.kind} {name}" if apart else name for name in victims}
         if busy & self._busy:
@@ -84,6 +86,14 @@ class Faults:
                 await asyncio.wait_for(enough.wait(), REST * (time.monotonic() - began))
         finally:
             self._busy -= busy
+
+    def _victims(self, fault: Fault) -> list[str]:
+        if fault.kind is Kind.KILL_ALL:
+            return list(self._places.daemons)
+        if fault.kind is Kind.REVOKE:
+            there = self._places.neighbour(fault.victim)
+            return [fault.victim, there, way(fault.victim, there)]
+        return [fault.victim]
 
     async def _do(self, fault: Fault, victims: list[str]) -> None:
         match fault.kind:
@@ -100,6 +110,12 @@ class Faults:
                 await self._switch_queue(fault)
             case Kind.ROUTE:
                 await self._drop_route(fault)
+            case Kind.ROTATE:
+                await self.credentials.rotate(fault)
+            case Kind.REVOKE:
+                await self.credentials.revoke(fault)
+            case Kind.EXPIRE:
+                await self.credentials.expire(fault)
             case Kind.BACKUP:
                 await self._back_up(self._places.daemons[fault.victim])
             case _:

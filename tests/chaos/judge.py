@@ -6,7 +6,8 @@ Calls:  `brokerd.testing.check`.      Never:  changes anything.
 
 import gzip
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -170,6 +171,36 @@ def judge_log(path: Path) -> list[str]:
             found.append(f"{path.name} tells of damage where nothing is damaged: {line}")
         elif read.severity in ("error", "critical"):
             found.append(f"{path.name}: {line}")
+    return _few(found)
+
+
+class _LoginLine(msgspec.Struct):
+    time: datetime
+    event: str = ""
+    subclass: str = ""
+
+
+SLACK: Final = 5.0
+"""Seconds in which an attempt to log in that was begun before a change comes to its end."""
+_REFUSED: Final = frozenset({"authentication_failure", "authorization_failure"})
+
+
+def judge_logins(path: Path, windows: Sequence[tuple[float, float]]) -> list[str]:
+    """Logins that a daemon refused, or was refused, while nobody was revoked or had expired.
+
+    `windows`: when refusals are right, in seconds since 1970."""
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        if "audit.broker_login" not in line:
+            continue
+        try:
+            read = msgspec.json.decode(line, type=_LoginLine)
+        except msgspec.MsgspecError:
+            continue  # the line that was written when it was killed
+        at = read.time.timestamp()
+        is_right = any(first - SLACK <= at <= last + SLACK for first, last in windows)
+        if read.subclass in _REFUSED and not is_right:
+            found.append(f"{path.name}: a login was refused for no reason: {line}")
     return _few(found)
 
 

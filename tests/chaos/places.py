@@ -23,7 +23,7 @@ _BEFORE_KILL: Final = 20.0
 TYPES: Final = """
 [broker]
 name = "main"
-default_encryption = "off"
+default_encryption = "on"
 [[message_type]]
 name = "Order"
 [[message_type]]
@@ -76,6 +76,16 @@ class Places:
         (ends,) = [ends for ends in self.relays if ends[0] == daemon]
         return "route", f"to_{there}", self._route(there, ends)
 
+    def address_of(self, here: str, there: str) -> str | None:
+        """Where a daemon reaches another one; None = by way of others."""
+        relay = self.relays.get((here, there))
+        return None if relay is None else f"TCP://{LOOPBACK}:{relay.port}"
+
+    def neighbour(self, daemon: str) -> str:
+        """The daemon that one of the two ends is connected with."""
+        (there,) = [ends[1] for ends in self.relays if ends[0] == daemon]
+        return there
+
     def between(self, name: str) -> list[Relay]:
         """The relays of a way, one for each direction in which connections are made."""
         return [relay for ends, relay in self.relays.items() if way(*ends) == name]
@@ -127,7 +137,13 @@ class Places:
         if daemon == WEST and self.form is Form.ACTIVATED:
             text += _ACTIVATION
         text += f'[[service]]\nname = "{here}"\nqueue = "{here}_q"\ncontracts = {contracts}\n'
-        return text + _declared(*self.route(daemon))
+        there, far = {EAST: ("ledger", WEST), WEST: ("client", EAST)}[daemon]
+        binding = {"service": there, "principal": f"peer:{far}"}
+        return (
+            text
+            + _declared(*self.route(daemon))
+            + _declared("remote_service_binding", f"to_{there}", binding)
+        )
 
 
 _ACTIVATION: Final = """[queue.activation]

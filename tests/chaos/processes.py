@@ -40,8 +40,6 @@ fast_paths = {fast_paths}
 [endpoint]
 listen = "{address}"
 port = {port}
-encryption = "disabled"
-authentication = "none"
 forwarding = {forwarding}
 [transport]
 connect_timeout = "2s"

@@ -17,7 +17,7 @@ import msgspec
 from brokerd.client.session import connect
 from tests.chaos.commands import doctor, verify
 from tests.chaos.faults import Faults
-from tests.chaos.judge import judge, judge_closing_lines, judge_log
+from tests.chaos.judge import judge, judge_closing_lines, judge_log, judge_logins
 from tests.chaos.places import Places
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
@@ -88,6 +88,8 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
         report.peaks[daemon.name] = daemon.peak
         report.stores[daemon.name] = daemon.size
         report.problems += judge_log(daemon.log)
+        windows = going.faults.credentials.refusing[daemon.name]
+        report.problems += judge_logins(daemon.log, windows)
         report.problems += judge_closing_lines(daemon.store.parent / "metrics")
     said("judging the journals")
     verdict = await asyncio.to_thread(judge, folder / "journal", stream, complete=complete)
@@ -129,6 +131,7 @@ class _Run:
         """Everything up to the stop of the daemons."""
         places, found = self._places, self._report.problems
         await places.start_daemons()
+        await self.faults.credentials.introduce()
         self._plan = msgspec.structs.replace(self._plan, began=time.monotonic())
         self._plan.write(places.folder)
         await places.start_programs()

@@ -65,6 +65,9 @@ class Kind(StrEnum):
     ROUTE = "route dropped"
     RESTART = "other settings"
     BACKUP = "backup"
+    ROTATE = "certificates rotated"
+    REVOKE = "peer revoked"
+    EXPIRE = "certificate expires"
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -129,6 +132,10 @@ _DECK: Final = (
     Kind.ROUTE,
     Kind.BACKUP,
     Kind.BACKUP,
+    Kind.ROTATE,
+    Kind.ROTATE,
+    Kind.REVOKE,
+    Kind.EXPIRE,
 )
 """Each kind comes as often as it lies here, in an order that is drawn anew each time round."""
 
@@ -152,6 +159,9 @@ _LASTING: Final = {
     Kind.DELAY: 20.0,
     Kind.QUEUE: 8.0,
     Kind.ROUTE: 8.0,
+    Kind.ROTATE: 3.0,
+    Kind.REVOKE: 8.0,
+    Kind.EXPIRE: 8.0,
 }
 """Seconds that a fault lasts at most; others are over at once."""
 _VALUES: Final = {Kind.TEAR: (20_000, 2_000_000), Kind.DELAY: (0.005, 0.05, 0.2)}
@@ -184,9 +194,9 @@ def _victims(kind: Kind, form: Form) -> tuple[str, ...]:
             return (*form.daemons * 2, *form.programs, *readers)
         case Kind.PAUSE:
             return (*form.daemons, *form.programs)
-        case Kind.ROUTE | Kind.RESTART:
+        case Kind.ROUTE | Kind.RESTART | Kind.ROTATE | Kind.EXPIRE:
             return form.daemons
-        case Kind.QUEUE | Kind.BACKUP:
+        case Kind.QUEUE | Kind.BACKUP | Kind.REVOKE:
             return (EAST, WEST)
         case Kind.KILL_ALL:
             return ("",)

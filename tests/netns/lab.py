@@ -20,6 +20,7 @@ from typing import Final
 
 import brokerd
 from brokerd.client.session import Session
+from tests.trust import introduce
 
 TOOLS: Final = ("ip", "tc", "unshare", "nsenter")
 NETWORK: Final = "10.77.0"
@@ -33,11 +34,8 @@ data_dir = "{name}"
 [endpoint]
 listen = "{address}"
 port = {port}
-encryption = "disabled"
-authentication = "none"
 forwarding = {forwarding}
 [transport]
-allow_plaintext = true
 connect_timeout = "1s"
 login_timeout = "2s"
 suppress_lost = "500ms"
@@ -113,11 +111,15 @@ class Node:
     def __init__(self, lab: "Lab", name: str, number: int, *, forwarding: bool) -> None:
         self.name = name
         self.address = f"{NETWORK}.{number}"
-        self._lab = lab
+        self.lab = lab
         self._port = f"port{number}"
         self._namespace = Namespace(*lab.switch.inside(), "unshare", "-n")
         self._process: subprocess.Popen[bytes] | None = None
         self.boots = 0
+        self.services: tuple[str, ...] = ()
+        """Its services that others send to."""
+        self.neighbours: list[Node] = []
+        """The daemons that it is connected with; it reaches others by way of them."""
         lab.switch.run(
             f"ip link add {self._port} type veth peer name eth0 netns {self._namespace.pid} && "
             f"ip link set {self._port} master wires up"
@@ -140,7 +142,7 @@ class Node:
     @property
     def socket(self) -> str:
         """Where clients reach it."""
-        return f"unix:{self._lab.folder / self.name / 'brokerd.sock'}"
+        return f"unix:{self.lab.folder / self.name / 'brokerd.sock'}"
 
     def declare(self, objects: str) -> None:
         self._objects.write_text(objects, encoding="utf-8")
@@ -154,7 +156,7 @@ class Node:
             words += ["--objects", str(self._objects)]
         self.boots += 1
         own = {key: text for key, text in os.environ.items() if not key.startswith("BROKERD_")}
-        with (self._lab.folder / f"{self.name}.out").open("ab") as out:
+        with (self.lab.folder / f"{self.name}.out").open("ab") as out:
             self._process = subprocess.Popen(
                 [*self._namespace.inside(), sys.executable, *words],
                 stdout=out,
@@ -182,16 +184,16 @@ class Node:
 
     def deafen(self) -> None:
         """Nothing that is sent to it arrives."""
-        self._lab.switch.run(f"tc qdisc replace dev {self._port} root blackhole")
+        self.lab.switch.run(f"tc qdisc replace dev {self._port} root blackhole")
 
     def unplug(self) -> None:
         """Take the wire out: both ends see it."""
-        self._lab.switch.run(f"ip link set {self._port} down")
+        self.lab.switch.run(f"ip link set {self._port} down")
 
     def heal(self) -> None:
         """Let everything through."""
-        self._lab.switch.run(f"ip link set {self._port} up")
-        self._lab.switch.run(f"tc qdisc del dev {self._port} root", check=False)
+        self.lab.switch.run(f"ip link set {self._port} up")
+        self.lab.switch.run(f"tc qdisc del dev {self._port} root", check=False)
         self._namespace.run("tc qdisc del dev eth0 root", check=False)
 
     def close(self) -> None:
@@ -220,6 +222,19 @@ class Lab:
         assert isinstance(session, Session)
         return session
 
+    async def introduce(self) -> None:
+        """Let all daemons know each other."""
+        for here in self.nodes.values():
+            async with await self.connect(here) as at:
+                for there in self.nodes.values():
+                    if here is there:
+                        continue
+                    address = there.place if there in here.neighbours else None
+                    async with await self.connect(there) as other:
+                        await introduce(
+                            at, other, there.name, address=address, shares=here.services
+                        )
+
     def logged(self, word: str) -> Iterator[str]:
         """Lines of the daemons' logs in which a word occurs."""
         for path in sorted(self.folder.glob("*.log")):
@@ -242,8 +257,13 @@ def lab(folder: Path, names: Sequence[str], *, through: str = "") -> Iterator[La
     try:
         east, west = (made.add(name) for name in names)
         middle = made.add(through, forwarding=True) if through else None
-        east.declare(_objects("shop", "warehouse", (middle or west).place))
-        west.declare(_objects("warehouse", "shop", (middle or east).place))
+        east.declare(_objects("shop", "warehouse", (middle or west).place, west.name))
+        west.declare(_objects("warehouse", "shop", (middle or east).place, east.name))
+        east.services, west.services = ("shop",), ("warehouse",)
+        for one, other in ((east, middle or west), (west, middle or east)):
+            one.neighbours = [other]
+            if middle is not None:
+                middle.neighbours.append(one)
         if middle is not None:
             middle.declare(_passes_on({"warehouse": west.place, "shop": east.place}))
         for node in made.nodes.values():
@@ -253,11 +273,11 @@ def lab(folder: Path, names: Sequence[str], *, through: str = "") -> Iterator[La
         made.close()
 
 
-def _objects(here: str, there: str, address: str) -> str:
+def _objects(here: str, there: str, address: str, far: str) -> str:
     return f"""
 [broker]
 name = "main"
-default_encryption = "off"
+default_encryption = "on"
 [[message_type]]
 name = "Order"
 [[message_type]]
@@ -275,6 +295,10 @@ contracts = ["orders"]
 name = "to_{there}"
 service = "{there}"
 address = "{address}"
+[[remote_service_binding]]
+name = "to_{there}"
+service = "{there}"
+principal = "peer:{far}"
 """
 
 
@@ -283,4 +307,4 @@ def _passes_on(services: dict[str, str]) -> str:
         f'[[instance_route]]\nname = "to_{name}"\nservice = "{name}"\naddress = "{address}"\n'
         for name, address in services.items()
     ]
-    return '[broker]\nname = "main"\ndefault_encryption = "off"\n' + "".join(routes)
+    return '[broker]\nname = "main"\n' + "".join(routes)

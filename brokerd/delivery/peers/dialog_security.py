@@ -67,6 +67,8 @@ HEADER_AGE: Final = 5 * 60 * SECOND
 A target refuses a header that is older than its replay guard less twice this age. So by the time it
 forgets a closed dialog (DLP-55), no header of that dialog can begin it again."""
 _ANSWERS: Final = b"answers of dialogs"
+_CHOICE_AGE: Final = 60 * SECOND
+"""Age at which the certificate of a principal is chosen anew: another may have become valid."""
 
 
 class SecurityOutcome(Struct, frozen=True):
@@ -112,6 +114,7 @@ class DialogSecurity:
         self._derived_from: MasterKey | None = None
         self._own_keys: dict[bytes, PrivateKeys] = {}
         self._parsed: dict[bytes, DialogCertificate] = {}
+        self._chosen: dict[str | None, tuple[Instant, Installed]] = {}
         self._binding_for = binding_for
         credentials.watch(self._forget)
 
@@ -127,7 +130,7 @@ class DialogSecurity:
         if binding is None and not endpoint.encryption:
             return None
         now = self._clock.utc()
-        own = self._credentials.own(Purpose.DIALOG, now)
+        own = self._choose(None, now)
         kind = decide(
             has_certificate=own is not None, encryption=endpoint.encryption, binding=binding
         )
@@ -223,12 +226,14 @@ class DialogSecurity:
     def _header(self, keys: DialogKeys, item: Fragment) -> bytes:
         """Return a security header that is recent; b"" = a certificate for it is missing."""
         now = self._clock.utc()
-        if keys.header and 0 <= now - keys.header_at < HEADER_AGE:
-            return keys.header
         kept, sender = keys.kept, None
         receiver = self._receiver(kept.principal, now)
+        is_for = b"" if receiver is None else receiver.encoded
+        # After a rotation the target may have dropped the certificate that the header is for.
+        if keys.header and 0 <= now - keys.header_at < HEADER_AGE and keys.header_for == is_for:
+            return keys.header
         if kept.kind is Kind.FULL:
-            own = self._credentials.own(Purpose.DIALOG, now)
+            own = self._choose(None, now)
             private = None if own is None else self._keys_of(own)
             if own is None or private is None:
                 return b""
@@ -238,7 +243,7 @@ class DialogSecurity:
         header = self._agreement.make_header(
             kept.secrets, _place(item), sender=sender, receiver=receiver, now=now
         )
-        keys.keep_header(header, now)
+        keys.keep_header(header, now, is_for)
         return header
 
     # Items that arrive.
@@ -305,8 +310,27 @@ class DialogSecurity:
     # Certificates and keys of this instance.
 
     def _receiver(self, principal: str, now: Instant) -> DialogCertificate | None:
-        found = self._credentials.of_principal(principal, Purpose.DIALOG, now)
+        found = self._choose(principal, now)
         return None if found is None else self._certificate(found)
+
+    def _choose(self, principal: str | None, now: Instant) -> Installed | None:
+        """Return the certificate with which dialogs begin (SEC-21, SEC-22); None = none is valid.
+
+        `principal`: the owner; None = this instance."""
+        known = self._chosen.get(principal)
+        if (
+            known is not None
+            and 0 <= now - known[0] < _CHOICE_AGE
+            and now <= known[1].certificate.not_after
+        ):
+            return known[1]
+        if principal is None:
+            found = self._credentials.own(Purpose.DIALOG, now)
+        else:
+            found = self._credentials.of_principal(principal, Purpose.DIALOG, now)
+        if found is not None:
+            self._chosen[principal] = now, found
+        return found
 
     def _why_no_certificate(self, principal: str, now: Instant) -> tuple[Reason, str]:
         """Return why a principal has no certificate to begin a dialog with (SEC-22)."""
@@ -360,6 +384,7 @@ class DialogSecurity:
         """Forget what was parsed of certificates that have gone."""
         self._own_keys.clear()
         self._parsed.clear()
+        self._chosen.clear()
 
 
 def _place(item: Fragment) -> Place:

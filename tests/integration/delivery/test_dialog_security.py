@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from brokerd.client.session import Session
 from brokerd.clock import Instant
-from brokerd.ids import Handle
+from brokerd.ids import Handle, show
 from brokerd.protocol.frames import AckOnly, Fragment
 from brokerd.security.credentials import Purpose
 from tests.engine.simulation.tap import Nonces
 from tests.integration.delivery.secured import bind, sealed, secure, trust
 from tests.integration.delivery.tap import Tap
 from tests.integration.peers import Net, Peer, peers
+from tests.integration.shorthand import take
+from tests.integration.two_brokers import Wire, between
 
 
 async def converse(net: Net, west: Peer, east: Peer, *, encryption: bool = True) -> bytes:
@@ -301,3 +304,83 @@ async def test_a_first_message_that_is_not_answered_needs_valid_certificates(
     await net.wait(120)
     assert await east.bodies() == [b"1"]
     assert await west.key(handle) == ""
+
+
+@pytest.mark.rule("SEC-33", "SEC-64", "SEC-9")
+@peers("west", "east")
+async def test_a_first_message_follows_the_target_to_its_next_certificate(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    there = Tap(east)
+    there.loses = lambda _item: True
+    await west.talk("urn:east", b"1")
+    await net.wait(1)
+    (old,) = east.instance.parts.credentials.own_all(Purpose.DIALOG)
+    await east.session.admin.make_certificates(["dialog"])
+    await east.session.admin.switch_certificates(["dialog"], anyway=True)
+    (new,) = [
+        one
+        for one in east.instance.parts.credentials.own_all(Purpose.DIALOG)
+        if one.certificate != old.certificate
+    ]
+    store = west.instance.parts.credential_store
+    await store.install("peer:east", Purpose.DIALOG, new.certificate, actor="test")
+    await store.remove_certificate(old.certificate.id, actor="test")
+    await east.session.admin.drop_certificate(old.certificate.id)
+    there.loses = lambda _item: False
+    await net.wait(30)  # the header is not old yet
+    assert await east.bodies() == [b"1"]
+
+
+@pytest.mark.rule("SEC-74", "SEC-20")
+@peers("west", "east")
+async def test_a_clear_dialog_that_a_restart_finds_bound_waits_and_is_not_read(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await trust(west, east)
+    here = Tap(west)
+    here.loses = lambda _item: True  # no acknowledgement arrives
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk", encryption=False)
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(1)
+    await bind(west, "east")
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(2)
+    assert await east.bodies() == [b"1", b"2"]  # its kind does not change while it is in memory
+    await west.one.restart()
+    await west.session.send(handle, b"3", "Ask")
+    await net.wait(30)
+    assert await east.bodies() == []
+    assert east.instance.parts.dispatcher.dropped["secured_on_plain"] > 0
+    await west.session.end(handle, 7, "it waits for ever")
+    other = await west.talk("urn:east", b"4")
+    await net.wait(5)
+    assert await east.bodies() == [b"4"]
+    assert west.live(other).endpoint.security is not None
+
+
+@pytest.mark.rule("SEC-75", "SEC-17", "SEC-14")
+@between
+async def test_a_dialog_to_be_encrypted_does_not_follow_a_target_out_of_the_instance(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    handles = {}
+    for encryption in (True, False):
+        handles[encryption] = await main.begin_dialog(
+            "urn:desk", "urn:harbour", "talk", encryption=encryption
+        )
+        await main.send(handles[encryption], b"near", "Ask")
+    await wire.daemon.pass_time(1)
+    assert [len(await take(east, "harbour")) for _ in handles] == [1, 1]
+    far = wire.daemon.instance.brokers["east"].broker_id
+    await main.create(
+        "route", "away", service="urn:harbour", broker=show(far), address="TCP://far:1"
+    )
+    await main.send(handles[False], b"far", "Ask")
+    await wire.daemon.pass_time(1)
+    (error,) = await take(main, "desk")
+    assert error.handle == handles[True]
+    assert error.error.number == -9727
+    found = await main.transmission_status(handles[False])
+    assert found.destination == "tcp://far:1"
