@@ -21,7 +21,7 @@ from tests.chaos.judge import judge, judge_closing_lines, judge_log, judge_login
 from tests.chaos.places import Places
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
-from tests.chaos.schedule import EAST, GUARDS, WEST, Form, faults
+from tests.chaos.schedule import EAST, GUARDS, WEST, Form, Kind, faults
 from tests.chaos.sender import cursor_of, read_cursor
 from tests.chaos.stream import Stream, make_stream
 
@@ -52,6 +52,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = RATE
     faults: int | None = None
     """How many faults there are; None: they go on until all is received."""
+    only: tuple[Kind, ...] = ()
+    """The kinds of faults; none = all."""
     fast_paths: bool = True
     """Whether ordinary messages may take the daemons' fast path."""
 
@@ -115,7 +117,8 @@ class _Run:
         self._places = places
         self._report = report
         self._say = say
-        schedule = islice(faults(options.seed, options.form, haste=options.haste), options.faults)
+        drawn = faults(options.seed, options.form, haste=options.haste, only=options.only)
+        schedule = islice(drawn, options.faults)
         self.faults = Faults(places, schedule, say)
         self._plan = Plan(
             stream=str(stream.absolute()),

@@ -3,7 +3,7 @@
 Never:  looks at a clock or at what goes on: the same seed and form draw the same faults.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -140,11 +140,19 @@ _DECK: Final = (
 """Each kind comes as often as it lies here, in an order that is drawn anew each time round."""
 
 
-def faults(seed: int, form: Form, *, haste: float = 1.0) -> Iterator[Fault]:
-    """Faults without an end. `haste`: all times are so many times shorter."""
+CREDENTIALS: Final = frozenset({Kind.ROTATE, Kind.REVOKE, Kind.EXPIRE})
+"""Those that concern who is known, and by what."""
+
+
+def faults(
+    seed: int, form: Form, *, haste: float = 1.0, only: Collection[Kind] = ()
+) -> Iterator[Fault]:
+    """Faults without an end. `haste`: all times are so many times shorter. `only`: of these kinds;
+    none = of all."""
     rng = Random(f"{seed} {form}")
+    deck = [kind for kind in _DECK if not only or kind in only]
     while True:
-        for kind in rng.sample(_DECK, len(_DECK)):
+        for kind in rng.sample(deck, len(deck)):
             gap = GAP * rng.uniform(0.3, 1.7) / haste
             yield _drawn(rng, kind, form, at=gap, haste=haste)
 

@@ -20,7 +20,7 @@ import uvloop
 
 from tests.chaos.report import Report, show_json, show_table
 from tests.chaos.run import Options, clear, run
-from tests.chaos.schedule import Form
+from tests.chaos.schedule import Form, Kind
 from tests.chaos.stream import Stream
 
 INTERRUPTED: Final = 130
@@ -74,6 +74,7 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
                 seconds=options.minutes * 60,
                 stream=options.stream,
                 fast_paths=options.fast_paths,
+                only=tuple(Kind(one) for one in options.only),
             ),
             _say,
         )
@@ -87,6 +88,8 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
 def _repeats(report: Report, options: argparse.Namespace) -> str:
     further = f" STREAM={options.stream}" if options.stream else ""
     further += "" if options.fast_paths else " FAST_PATHS=off"
+    only = " ".join(f"--only '{one}'" for one in options.only)
+    further += f' ARGS="{only}"' if only else ""
     return (
         f"seed {report.seed}: {len(report.problems)} found; files are kept in {report.folder}; "
         f"again: make chaos MINUTES={options.minutes:g} SEED={report.seed} "
@@ -106,6 +109,13 @@ def _parsed() -> argparse.Namespace:
         dest="fast_paths",
         action="store_false",
         help="every message takes the general path",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=[str(one) for one in Kind],
+        help="only faults of this kind; repeatable",
     )
     parser.add_argument("--dir", type=Path, default=Path("build/chaos"), help="of all files")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from tests.chaos.run import Options, run
-from tests.chaos.schedule import Form, Kind, faults
+from tests.chaos.schedule import CREDENTIALS, Form, Kind, faults
 from tests.chaos.stream import Ends, Stream, make_stream
 
 FAULTS = 9
@@ -23,6 +23,17 @@ def test_what_was_sent_arrives_once_and_leaves_nothing(tmp_path: Path, form: For
     assert report.faults
     assert report.messages > 100
     assert report.replies > 20
+
+
+@pytest.mark.rule("SEC-9", "SEC-64", "SEC-66", "SEC-4", "SEC-8", "SX-6")
+def test_rotation_and_revocation_refuse_and_admit_the_right_ones(tmp_path: Path) -> None:
+    said: list[str] = []
+    only = tuple(sorted(CREDENTIALS))
+    options = Options(seed=3, seconds=12.0, haste=4.0, rate=25.0, faults=8, only=only)
+    report = uvloop.run(run(tmp_path / "x", options, said.append))
+    assert not report.problems, "\n".join([*report.problems, *said])
+    assert Kind.ROTATE in report.faults, said
+    assert Kind.REVOKE in report.faults, said
 
 
 def test_the_same_seed_draws_the_same_stream_and_faults(tmp_path: Path) -> None:

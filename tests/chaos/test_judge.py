@@ -1,6 +1,8 @@
 """What the judge of a chaos run holds for a fault."""
 
+from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 
 from brokerd.testing.evidence import Index, Outcome
 from brokerd.testing.history import Event, Kind
-from tests.chaos.judge import ends
+from tests.chaos.judge import SLACK, ends, judge_logins
 from tests.chaos.stream import Dialog, Ends
 
 INITIATOR = "initiator"
@@ -44,3 +46,27 @@ def happened(number: int, op: str, kind: Kind, tx: int) -> Event:
     if op != "ended":
         return event
     return msgspec.structs.replace(event, dialog="d0", side=INITIATOR)
+
+
+@pytest.mark.parametrize(
+    ("subclass", "at", "is_fault"),
+    [
+        ("success", 50, False),
+        ("authentication_failure", 50, True),
+        ("authorization_failure", 50, True),
+        ("negotiate_failure", 50, False),  # what a way that is torn looks like
+        ("authentication_failure", 100, False),
+        ("authentication_failure", 201 + SLACK, True),
+    ],
+)
+def test_a_login_is_refused_only_while_somebody_is_revoked(
+    tmp_path: Path, subclass: str, at: float, is_fault: bool
+) -> None:
+    line = {
+        "time": datetime.fromtimestamp(at, UTC).isoformat(),
+        "event": "audit.broker_login",
+        "subclass": subclass,
+    }
+    log = tmp_path / "east.log"
+    log.write_bytes(msgspec.json.encode(line) + b'\n{"time')
+    assert bool(judge_logins(log, [(100.0, 200.0)])) is is_fault
