@@ -19,13 +19,18 @@ from brokerd.broker.queues import QueueState
 from brokerd.checking.checker import Checker
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.incoming.counters import MEMORY_FULL
 from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.telemetry.metrics import Deltas, HeldLock, Histogram, Row
 from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
-from brokerd.transport.door import Door
+from brokerd.transport.door import TEXTS, Door
 
+DROPPED: Final = frozenset(
+    {MEMORY_FULL, "dialog_memory", "early_memory", "stale", "out_of_order"}
+)
+"""Reasons for dropping fragments that are counted from the start, those of overload above all."""
 HOT_EVERY_S: Final = 300.0
 """Seconds between two reports of the largest groups; only a group in many reports matters."""
 
@@ -302,11 +307,12 @@ class Figures:
                 for level, count in enumerate(transmitter.sent_at_level)
                 if count
             },
-            **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
+            # with zeros for what may come, or the first increase would not be seen in a scrape
+            **{f"dropped_{why}": dispatcher.dropped[why] for why in DROPPED | {*dispatcher.dropped}},
             **{
-                f"refused_{door.kind}_{why}": count
+                f"refused_{door.kind}_{why}": door.refused[why]
                 for door in self._doors
-                for why, count in door.refused.items()
+                for why in TEXTS
             },
         }
 

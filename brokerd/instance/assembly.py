@@ -390,7 +390,7 @@ class Assembly:
         """Build metrics, logs, the status report and the table of periodic passes."""
         parts, world, settings = self.parts, self.surroundings, self._settings
         clock = world.clock
-        doors = (parts.destinations.endpoint.door, parts.sessions.door)
+        doors = (parts.destinations.endpoint.door, parts.sessions.door, *parts.http_doors)
         parts.figures = Figures(
             doors=doors,
             brokers=parts.brokers,

@@ -47,6 +47,7 @@ class Instance:
         self._listening: list[Listening] = []
         self.http = build_listener(self.parts, settings, self.surroundings, VERSION)
         """The HTTP listener; None = the instance does not listen for HTTP."""
+        self.parts.http_doors = () if self.http is None else (self.http.door,)
         self._tick_task: asyncio.Task[None]
         self._reader_task: asyncio.Task[None]
 

@@ -57,6 +57,7 @@ from brokerd.security.credentials import Credentials
 from brokerd.security.grants import Grants
 from brokerd.sessions.registry import Sessions
 from brokerd.transport.destinations import Destinations
+from brokerd.transport.door import Door
 
 
 class Parts:
@@ -88,6 +89,8 @@ class Parts:
     mirroring: Mirroring
     mirrors: Mirrors
     grants: Grants
+    http_doors: tuple[Door, ...]
+    """The limits on connections to the HTTP listener, if there is one."""
 
     # Known or made once the stores are open, in the order in which a message meets them.
     started_at: Instant

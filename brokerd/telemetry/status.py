@@ -182,10 +182,10 @@ class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections accepted from peers or from clients (END-18)."""
+    """Connections accepted from peers, from clients or over HTTP (END-18)."""
 
     kind: str
-    """`peers` or `clients`."""
+    """`peers`, `clients` or `http`."""
     connections: int = 0
     most: int = 0
     strangers: int = 0

@@ -157,7 +157,7 @@ def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
     text = f"connections were refused since the daemon started ({why}), the last at "
     text += f"{clock_time(door.refused_at)}; {door.connections} of at most {door.most} are open, "
     text += f"{door.strangers} of them have not logged in"
-    section = "transport" if door.kind == "peers" else "clients"
+    section = "transport" if door.kind == "peers" else door.kind
     mend = "see remote= of the log lines of broker.endpoint, refused; where all are welcome raise "
     mend += ", ".join(_limits(section, door.refused))
     level = warning if now - door.refused_at < RECENT else info
@@ -172,6 +172,13 @@ def _limits(section: str, reasons: Iterable[str]) -> list[str]:
         ADDRESS_LOGINS: "max_logins_per_address",
         DISPLACED: "max_logins",
     }
+    if section == "http":
+        limits = {
+            FULL: "max_connections",
+            ADDRESS_FULL: "max_per_address",
+            ADDRESS_LOGINS: "max_per_address",
+            DISPLACED: "max_connections",
+        }
     found = [f"{section}.{limits[one]}" for one in sorted(reasons) if one in limits]
     if DESCRIPTORS in reasons:
         found.append("the limit of open files (ulimit -n, or LimitNOFILE= of its unit)")
