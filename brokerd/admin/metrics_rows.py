@@ -27,9 +27,7 @@ from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import TEXTS, Door
 
-DROPPED: Final = frozenset(
-    {MEMORY_FULL, "dialog_memory", "early_memory", "stale", "out_of_order"}
-)
+DROPPED: Final = frozenset({MEMORY_FULL, "dialog_memory", "early_memory", "stale", "out_of_order"})
 """Reasons for dropping fragments that are counted from the start, those of overload above all."""
 HOT_EVERY_S: Final = 300.0
 """Seconds between two reports of the largest groups; only a group in many reports matters."""
@@ -308,7 +306,9 @@ class Figures:
                 if count
             },
             # with zeros for what may come, or the first increase would not be seen in a scrape
-            **{f"dropped_{why}": dispatcher.dropped[why] for why in DROPPED | {*dispatcher.dropped}},
+            **{
+                f"dropped_{why}": dispatcher.dropped[why] for why in DROPPED | {*dispatcher.dropped}
+            },
             **{
                 f"refused_{door.kind}_{why}": door.refused[why]
                 for door in self._doors

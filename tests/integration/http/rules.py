@@ -70,14 +70,17 @@ def promtool(folder: Path, timeline: Sequence[tuple[Values, int]], tests: list[A
     return file.as_posix()
 
 
-async def complaints(
-    folder: Path, timeline: Sequence[tuple[Values, int]], tests: list[Any]
-) -> str:
+async def complaints(folder: Path, timeline: Sequence[tuple[Values, int]], tests: list[Any]) -> str:
     """What promtool has to say of expectations; empty = they are met."""
     assert PROMTOOL is not None
     file = promtool(folder, timeline, tests)
     run = await asyncio.create_subprocess_exec(
-        PROMTOOL, "test", "rules", file, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        PROMTOOL,
+        "test",
+        "rules",
+        file,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     said, _ = await run.communicate()
     return "" if run.returncode == 0 else said.decode()
@@ -88,9 +91,7 @@ def firing(minute: int, *alerts: str) -> dict[str, Any]:
     return {
         "expr": 'group by (alertname) (ALERTS{alertstate="firing"})',
         "eval_time": f"{minute}m",
-        "exp_samples": [
-            {"labels": f'{{alertname="{one}"}}', "value": 1} for one in sorted(alerts)
-        ],
+        "exp_samples": [{"labels": f'{{alertname="{one}"}}', "value": 1} for one in sorted(alerts)],
     }
 
 
@@ -108,9 +109,7 @@ def queries_of_dashboard() -> list[str]:
     """The queries of all panels, as Grafana sends them."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     found = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    return [
-        one.replace("$__rate_interval", "5m").replace("$instance", ".*") for one in found
-    ]
+    return [one.replace("$__rate_interval", "5m").replace("$instance", ".*") for one in found]
 
 
 def alerts() -> list[str]:

@@ -113,9 +113,7 @@ class Bench:
             "executor": Inline(self.held),
             **options.pop("surroundings", {}),
         }
-        self.site = await self.start(
-            options.pop("http"), surroundings=surroundings, **options
-        )
+        self.site = await self.start(options.pop("http"), surroundings=surroundings, **options)
         return self.site
 
     async def apply(self, **objects: Any) -> None:
@@ -150,9 +148,9 @@ async def value(bench: Bench, name: str) -> float:
     return max([each for (one, _), each in found.items() if one == name], default=0.0)
 
 
-def until_exposed(bench: Bench, name: str) -> Awaitable[None]:
+def until_exposed(bench: Bench, name: str, *, above: float = 0) -> Awaitable[None]:
     async def is_there() -> bool:
-        return await value(bench, name) > 0
+        return await value(bench, name) > above
 
     return until(is_there)
 
@@ -212,11 +210,7 @@ async def full_queue(bench: Bench) -> tuple[str, ...]:
 async def nobody_reads(bench: Bench) -> tuple[str, ...]:
     await bench.send()
     bench.clock.ahead += 600
-
-    async def is_old() -> bool:
-        return await value(bench, "brokerd_queue_oldest_message_age_seconds") > 300
-
-    await until(is_old)
+    await until_exposed(bench, "brokerd_queue_oldest_message_age_seconds", above=300)
     return ("BrokerdQueueStalled",)
 
 
