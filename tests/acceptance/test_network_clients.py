@@ -98,6 +98,26 @@ async def test_a_program_with_an_installed_certificate_has_the_rights_of_its_nam
             await session.create("queue", "mine")
 
 
+@pytest.mark.rule("SEC-82", "CLP-130")
+async def test_a_worker_whose_objects_are_all_there_needs_to_receive_alone(
+    daemon: Served, program: Program
+) -> None:
+    app = brokerd.App("urn:shop")
+
+    @app.activate("box")
+    async def take(_body: bytes) -> None: ...
+
+    install(daemon, program, "receive on main/box")
+    async with brokerd.connect(daemon.tcp_address, tls=program.tls) as session:
+        assert await session.declare(app) == []
+        await app.run(session, idle=0.1)
+        fresh = brokerd.App("urn:fresh")
+        fresh.activate()(take)
+        with pytest.raises(AccessDenied) as refused:
+            await session.declare(fresh)
+        assert "service urn:fresh" in refused.value.hint
+
+
 @pytest.mark.rule("SEC-83", "SX-21")
 async def test_a_unix_socket_beside_tcp_stays_open_to_the_daemon_s_own_user(
     tmp_path: Path, daemon: Served
