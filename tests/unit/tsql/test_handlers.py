@@ -74,6 +74,16 @@ def test_a_queue_without_service_or_procedure_gets_a_handler_that_runs() -> None
     imported(handler)["app"].handler_for("q")
 
 
+@pytest.mark.rule("IMP-15")
+def test_a_contract_that_no_dialog_can_have_is_left_out() -> None:
+    text = (
+        "CREATE QUEUE q WITH ACTIVATION (PROCEDURE_NAME = p) CREATE CONTRACT c (m SENT BY TARGET) "
+        "CREATE SERVICE s ON QUEUE q (c)"
+    )
+    (handler,) = translated(text).handlers.values()
+    assert [one.name for one in imported(handler)["app"].contracts] == ["DEFAULT"]
+
+
 @pytest.mark.rule("IMP-16")
 @given(st.text())
 def test_text_of_a_script_stays_a_comment_or_a_string(text: str) -> None:

@@ -173,6 +173,7 @@ def test_a_statement_is_found_among_others(
         "RAISERROR ('END CONVERSATION failed', 16, 1)",
         "CREATE ENDPOINT e AS TCP (LISTENER_PORT = 5022) FOR DATABASE_MIRRORING (ROLE = ALL)",
         "BEGIN TRAN SELECT 1 END",
+        "SELECT a.CREATE QUEUE FROM t",
         "GRANT SELECT ON (x) TO y",
     ],
 )

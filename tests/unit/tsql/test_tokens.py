@@ -92,6 +92,13 @@ def test_no_text_is_read_again_and_again(piece: str) -> None:
     assert sum(len(one.text) for one in tokenize(text)) == len(text)
 
 
+@pytest.mark.rule("IMP-2")
+def test_an_open_bracket_is_sought_an_end_for_once() -> None:
+    """If each of the brackets looked through the comment for its end, that would take minutes."""
+    text = "[\nGO\n" * 20_000 + "/*" + "x" * 20_000_000
+    assert sum(len(one.text) for one in tokenize(text)) == len(text)
+
+
 @given(TEXTS, st.integers(min_value=0))
 def test_a_place_is_line_and_column(text: str, at: int) -> None:
     at %= len(text) + 1

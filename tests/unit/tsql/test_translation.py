@@ -173,6 +173,19 @@ def test_system_names_become_ours() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.rule("IMP-11", "IMP-16")
+@pytest.mark.parametrize(
+    "name", ["\x7f", "\u2028", "\x85", "\U000e0001", 'a"b', "a\\", "\r\n", "é"]
+)
+def test_a_name_of_any_characters_stays_as_it_is(name: str) -> None:
+    made = translated(f"CREATE QUEUE [{name}] WITH ACTIVATION (PROCEDURE_NAME = p)")
+    assert tomllib.loads(made.objects)["queue"][0]["name"] == name
+    found: dict[str, Any] = {}
+    (text,) = made.handlers.values()
+    exec(compile(text, "a.py", "exec"), found)
+    assert found["app"].queues == (name,)
+
+
 @pytest.mark.rule("IMP-12")
 def test_a_near_miss_in_a_name_is_named() -> None:
     text = (
