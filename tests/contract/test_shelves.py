@@ -256,7 +256,7 @@ async def test_a_shelf_with_more_than_is_noted_is_never_emptied(
     """It cannot be, as far as anybody knows; if it were, a message would be lost."""
     made = await put(store, rows, endpoint, 2)
     unknown = rows.message(store, endpoint, 9, b"nobody counted it", paged=2, queuing_order=2)
-    asked = f"INSERT INTO shelf_2 VALUES ({','.join('?' * 11)})"
+    asked = f"INSERT INTO shelf_2 VALUES ({','.join('?' * len(unknown))})"
     await store.run(lambda connection: connection.execute(asked, unknown) and None)
     waiting = asyncio.ensure_future(receive(store, made))
     await asyncio.wait([waiting])
@@ -476,7 +476,7 @@ async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
     row = do("SELECT * FROM shelf_2 WHERE queuing_order = ?", made[1].queuing_order)
     do("DELETE FROM shelf_2 WHERE queuing_order = ?", made[1].queuing_order)
     do("DELETE FROM sqlite_schema WHERE name = 'shelf_2_paged'")
-    do("INSERT INTO shelf_2 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+    do(f"INSERT INTO shelf_2 VALUES ({', '.join('?' * len(row))})", *row)
     do("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", *index)
     store = await open_store()
     assert [one[:3] for one in store.recovered.waiting] == [(1, 5, 1)]

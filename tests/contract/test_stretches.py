@@ -250,7 +250,7 @@ def backlog() -> Iterator[sqlite3.Connection]:
     connection.execute("BEGIN")
     for table in ("queue_messages", "shelf_2"):
         connection.executemany(
-            f"INSERT INTO {table} VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL)",
+            f"INSERT INTO {table} VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL, 0)",
             [(1 + 64 * at, 1 if at % 100 else 2, at) for at in range(8000)],
         )
     connection.execute("COMMIT")

@@ -97,7 +97,7 @@ async def test_pieces_of_every_owner_are_looked_at(store, rows, path, owner, sta
     if owner is Owner.RETAINED:
         damage(path, "INSERT INTO retained_messages SELECT 77, queue_key, endpoint_key, handle,"
             " conversation_id, group_id, service, contract, 0, sequence, message_type,"
-            " m.priority, enqueued_at, message_id, NULL FROM queue_messages AS m JOIN"
+            " m.priority, enqueued_at, message_id, NULL, 0 FROM queue_messages AS m JOIN"
             " conversation_endpoints USING (endpoint_key) LIMIT 1")  # fmt: skip
     number = 77 if owner is Owner.RETAINED else 1
     changes.bodies[key] = BodyRow(key, owner, number, 8)

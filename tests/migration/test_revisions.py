@@ -145,6 +145,8 @@ def test_messages_of_an_older_store_wait_on_and_none_is_noted(tmp_path, monkeypa
     schema.upgrade(connection, path)
     found = recovery.read_recovered(connection)
     assert (found.waiting, found.dropped) == ([(1, 5, 3, 0)], [])
+    for table in ("queue_messages", "shelf_2", "shelf_17"):  # and none has headers
+        assert connection.execute(f"SELECT flags FROM {table}").fetchall() == [(0,)]
     connection.execute("INSERT INTO queue_drops VALUES (9)")
     found = recovery.read_recovered(connection)
     assert (found.waiting, found.dropped) == ([], [9])

@@ -19,7 +19,7 @@ def connection() -> Iterator[sqlite3.Connection]:
     for statement in schema.table_definitions():
         connection.execute(statement)
     connection.executemany(
-        "INSERT INTO queue_messages VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL)",
+        "INSERT INTO queue_messages VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL, 0)",
         [(order, order % 2, order) for order in range(20_000)],
     )
     yield connection
