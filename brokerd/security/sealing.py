@@ -81,15 +81,18 @@ class AnswerKeys:
         self._secret = secret
         self._is_initiator = is_initiator
         self._random = random
-        # Copying a context costs a third of making one.
-        self._mac_out = HMAC(derive(secret, _ACKS + _role(is_initiator)), SHA256())
-        self._mac_in = HMAC(derive(secret, _ACKS + _role(not is_initiator)), SHA256())
+        # Copying a context costs a third of making one. Each is made when it is first needed: a
+        # dialog of one message never needs the other.
+        self._mac_out: HMAC | None = None
+        self._mac_in: HMAC | None = None
         self._going: tuple[object, bytes] = None, b""
         self._coming: tuple[object, bytes] = None, b""
         self._error_keys: tuple[AESGCM, AESGCM] | None = None
 
     def authenticate(self, ack: bytes) -> bytes:
         """Return the code that authenticates an acknowledgement of this side."""
+        if self._mac_out is None:
+            self._mac_out = self._mac_of(is_initiator=self._is_initiator)
         return _mac(self._mac_out, ack)
 
     def verify(self, ack: bytes, code: bytes) -> None:
@@ -98,6 +101,8 @@ class AnswerKeys:
         Raises:
             NotAuthentic: the far side did not make it.
         """
+        if self._mac_in is None:
+            self._mac_in = self._mac_of(is_initiator=not self._is_initiator)
         if not hmac.compare_digest(_mac(self._mac_in, ack), code):
             raise NotAuthentic
 
@@ -136,6 +141,9 @@ class AnswerKeys:
             return self._errors[1].decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], header)
         except (InvalidTag, ValueError) as error:
             raise NotAuthentic from error
+
+    def _mac_of(self, *, is_initiator: bool) -> HMAC:
+        return HMAC(derive(self._secret, _ACKS + _role(is_initiator)), SHA256())
 
     @property
     def _errors(self) -> tuple[AESGCM, AESGCM]:
