@@ -8,7 +8,7 @@ import pytest
 from brokerd.config.exposure import beyond_this_machine, is_local_address
 from brokerd.config.loading import altered_endpoint, load
 from brokerd.config.settings import Authentication, Encryption, Endpoint
-from brokerd.errors import InvalidArgument
+from brokerd.errors import ConfigError, InvalidArgument
 
 Write = Callable[[str], Path]
 
@@ -63,6 +63,41 @@ def test_a_client_listener_beyond_this_machine_is_encrypted_or_permitted(
     (door,) = permitted.open_listeners(())
     assert (door.who, door.address) == ("clients", address)
     assert door.permitted_by == "clients.trust_network"
+
+
+@pytest.mark.rule("SX-25")
+@pytest.mark.parametrize("address", BEYOND)
+def test_an_http_listener_beyond_this_machine_is_encrypted_and_named(
+    address: str, write: Write
+) -> None:
+    path = write(f'[http]\nlisten = "{address}"\n')
+    with pytest.raises(ConfigError, match=r"http\.listen: .* set http\.tls = true"):
+        load(path, environ={})
+    (door,) = load(path, environ={"BROKERD_HTTP__TLS": "true"}).settings.open_listeners(())
+    assert (door.who, door.address, door.permitted_by) == ("http", address, "http.tls")
+    off = load(path, environ={"BROKERD_HTTP__ENABLED": "false"}).settings
+    assert off.open_listeners(()) == ()
+    assert off.http_address == ""
+
+
+@pytest.mark.rule("SX-25", "MON-23")
+@pytest.mark.parametrize("address", LOCAL)
+def test_an_http_listener_on_this_machine_is_not_named(address: str, write: Write) -> None:
+    settings = load(write(f'[http]\nlisten = "{address}"\n'), environ={}).settings
+    assert settings.http_address == address
+    assert settings.open_listeners(()) == ()
+
+
+@pytest.mark.rule("SX-25")
+def test_a_unix_socket_is_not_encrypted(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"http\.tls: a Unix socket is not encrypted"):
+        load(write("[http]\ntls = true\n"), environ={})
+
+
+@pytest.mark.rule("MON-23")
+def test_the_http_listener_is_a_socket_beside_the_stores_by_default(write: Write) -> None:
+    settings = load(write('[instance]\ndata_dir = "d"\n'), environ={}).settings
+    assert settings.http_address == f"unix:{settings.instance.data_dir}/http.sock"
 
 
 @pytest.mark.rule("SX-21", "CLP-130")

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import BootId
 from brokerd.telemetry.metrics import (
+    BOUNDS,
     GROWTH,
     MAX_BUCKET,
     MAX_MICROSECONDS,
@@ -409,3 +411,29 @@ def test_a_directory_that_vanished_costs_lines_only(tmp_path: Path) -> None:
     assert not log.to_sync()()
     assert log.dropped == 1
     log.seal()
+
+
+@pytest.mark.rule("MON-35")
+@given(st.lists(st.lists(st.integers(0, 200_000_000_000), max_size=30), max_size=4))
+def test_totals_are_those_of_all_values_whether_drained_or_not(rounds: list[list[int]]) -> None:
+    histogram, seen = Histogram(), list[int]()
+    for values in rounds:
+        histogram.drain()
+        histogram.add_all(values)
+        seen += values
+        totals = histogram.totals()
+        assert sum(totals.counts) == len(seen)
+        assert math.isclose(
+            totals.microseconds, sum(max(one, 1) for one in seen), rel_tol=0.011, abs_tol=len(seen)
+        )
+        below = 0
+        for bound, count in zip(BOUNDS, totals.counts[:-1], strict=True):
+            below += count
+            assert sum(one <= bound / GROWTH for one in seen) <= below
+            assert below <= sum(one <= bound * GROWTH for one in seen)
+
+
+@pytest.mark.rule("MON-35")
+def test_bounds_rise_about_threefold_from_100_microseconds_to_a_day() -> None:
+    assert (BOUNDS[0], BOUNDS[-1]) == (100, 86_400 * SECOND)
+    assert all(2.5 <= b / a <= 6 for a, b in pairwise(BOUNDS))
