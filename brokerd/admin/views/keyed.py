@@ -7,14 +7,13 @@ Never:  works through more than `SLICE` keys without letting other tasks run, or
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import nsmallest
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from brokerd.admin.views.columns import COLUMNS, KEYS
 from brokerd.admin.views.stored import Page, Row, is_wanted
 from brokerd.broker.broker import Broker
-from brokerd.clock import Clock
 from brokerd.errors import InvalidArgument
 from brokerd.protocol.admin_verbs import ViewOptions
 
@@ -22,6 +21,13 @@ SLICE: Final = 200
 SCAN: Final = 20_000
 Key = tuple[str, ...]
 """Values of the first key columns of a row, as text."""
+
+
+class Pauses(Protocol):
+    """The clock, as far as it lets other tasks run."""
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Let other tasks run."""
 
 
 class Keyed(NamedTuple):
@@ -35,7 +41,7 @@ class Keyed(NamedTuple):
 
 
 async def page_of(
-    name: str, keyed: Keyed, broker: Broker, options: ViewOptions, clock: Clock
+    name: str, keyed: Keyed, broker: Broker, options: ViewOptions, clock: Pauses
 ) -> Page:
     """Return the page of the matching rows that follow the previous page."""
     columns = COLUMNS[name]

@@ -1,15 +1,22 @@
 """The sections of the page, as HTML and JSON, and what they keep to."""
 
+import asyncio
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from brokerd.admin.doctor.checks import examine
+from brokerd.admin.doctor.findings import Finding
+from brokerd.cli.doctor_observations import whole
+from brokerd.client.session import connect
 from brokerd.http.page.sections import SECTIONS, json_path
 from brokerd.ids import show
-from tests.integration.http.page.conftest import Site
+from tests.integration.http.page.conftest import OBJECTS, Site
+from tests.integration.http.page.scene import PLAIN
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;\u202e"
 
@@ -280,3 +287,65 @@ async def test_a_thing_that_is_gone_is_a_page_with_the_right_status(site: Site) 
     async with site.caller.get(site.root + "/queue.json", params={"name": "gone"}) as answer:
         assert answer.status == 404
         assert (await answer.json())["error"]["message"]
+
+
+@pytest.mark.rule("MON-45")
+async def test_the_findings_are_those_of_the_doctor(site: Site) -> None:
+    await site.park(b"odd")
+    await site.send(b"lost", to="urn:nowhere")
+    await site.session.alter("queue", "shop", status="off")
+    site.look_again()
+    shown = {one["code"] for one in (await site.json("/now.json"))["findings"]}
+    found: list[Finding] = []
+    async with await connect(f"unix:{site.folder}/s", broker="main", retry=0.0) as session:
+        seen = await whole(f"unix:{site.folder}/s", session, found)
+    said = {one.code for one in [*found, *examine(seen)]}
+    assert {"D06", "D44", "D10"} <= shown
+    assert shown == said
+
+
+@pytest.mark.rule("MON-49")
+async def test_the_network_shows_destinations_and_routes(tmp_path: Path) -> None:
+    site = Site(tmp_path / "d", OBJECTS, endpoint=PLAIN)
+    await site.start()
+    try:
+        await site.let_in()
+        far = {"name": "far", "service": "urn:far", "address": "TCP://127.0.0.1:9"}
+        old = {"name": "old", "service": "urn:old", "address": "TCP://127.0.0.1:9", "lifetime": 1}
+        await site.session.apply({"broker": {"name": "main"}, "route": [far, old]}, ensure=True)
+        await site.send(b"one", to="urn:far")
+        found: Any = {"destinations": [], "routes": []}
+        async with asyncio.timeout(60):
+            while not (
+                any(one["last_error"] for one in found["destinations"])
+                and any(one["is_expired"] for one in found["routes"])
+            ):
+                found = await site.json("/network.json")
+        (row,) = found["destinations"]
+        assert row["address"] == "tcp://127.0.0.1:9"
+        assert [one["name"] for one in found["routes"] if one["is_expired"]] == ["old"]
+        text = await site.get("/network")
+        assert "tcp://127.0.0.1:9" in text
+        assert ">expired<" in text
+    finally:
+        await site.stop()
+
+
+@pytest.mark.rule("MON-50")
+async def test_readers_show_why_they_were_started(site: Site) -> None:
+    queue = {"name": "work", "activation": {"handler": "tests.integration.handlers:idle"}}
+    service = {"name": "urn:work", "queue": "work", "contracts": ["DEFAULT"]}
+    broker = {"name": "main"}
+    await site.session.apply(
+        {"broker": broker, "queue": [queue], "service": [service]}, ensure=True
+    )
+    await site.send(b"one", to="urn:work")
+    found: Any = {"decisions": []}
+    async with asyncio.timeout(60):
+        while not any(one["decision"] == "started" for one in found["decisions"]):
+            found = await site.json("/readers.json", queue="work")
+    assert [one["queue_id"] for one in found["monitors"]] == ["work"]
+    assert found["decisions"][-1]["decision"] == "enabled", "the latest is first"
+    text = await site.get("/readers", queue="work")
+    assert "a message arrived" in text
+    assert (await site.json("/readers.json"))["decisions"] == []
