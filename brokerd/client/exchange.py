@@ -74,7 +74,7 @@ class Exchange:
         if self._size > FRAME_LIMIT or len(self._verbs) >= MAX_VERBS:
             return False
         self._verbs.append((verb, args))
-        self._sites.append(self._site(verb))
+        self._sites.append(call_site(verb, self.on_behalf_of))
         return True
 
     async def write(self, verb: str, args: tuple[object, ...]) -> None:
@@ -110,12 +110,6 @@ class Exchange:
             raise
         except (NoSuchTx, TransactionAborted) as error:
             raise (self.failure or error) from None
-
-    def _site(self, verb: str) -> Site:
-        site, handler = call_site(verb), self.on_behalf_of
-        if site.code is None and handler is not None:
-            return Site(verb, handler, handler.co_firstlineno)
-        return site
 
     def explain(self, error: BrokerError) -> None:
         """Add the lines of the program that called the collected verbs to an error of the commit.
@@ -257,7 +251,7 @@ class Exchange:
     def _request(self, verb: str, args: tuple[object, ...], site: Site | None = None) -> Pending:
         assert self._tx is not None, "only an interactive transaction writes requests"
         pending = self._latest = self._link.in_tx(self._tx, verb, args)
-        answered = partial(self._answered, site or self._site(verb))
+        answered = partial(self._answered, site or call_site(verb, self.on_behalf_of))
         if pending.future.done():  # refused by the link: note the failure before a commit
             answered(pending.future)
         else:

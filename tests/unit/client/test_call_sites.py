@@ -22,7 +22,7 @@ def printed(error: BaseException) -> str:
 @pytest.mark.rule("SDK-25")
 def test_the_nearest_caller_outside_the_sdk_is_named() -> None:
     def verb() -> Site:  # stands for a method of the SDK
-        return call_site("send")
+        return call_site("send", depth=2)
 
     site = verb()
     assert site.code is not None
@@ -35,7 +35,7 @@ async def test_the_event_loop_is_no_caller() -> None:
     found: list[Site] = []
 
     def verb() -> None:
-        found.append(call_site("send"))
+        found.append(call_site("send", depth=2))
 
     loop = asyncio.get_running_loop()
     done = loop.create_future()
