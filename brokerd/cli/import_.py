@@ -5,6 +5,7 @@ Never:  asks a daemon, imports or runs what it writes, or overwrites a file with
 """
 
 import codecs
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -42,16 +43,18 @@ def command(
 ) -> None:
     """Read T-SQL scripts of Service Broker; write objects, handlers and an assessment.
 
-    FILES are read in the order in which they would run. Statements that do not concern the broker
+    FILES are read in the order in which they would run; a directory stands for all scripts below
+    it, by name. Statements that do not concern the broker
     are passed over; one that cannot be read is named with its line and does not stop the rest.
     Without --out the assessment is printed and nothing is written.
 
     With --out the directory gets imported.objects.toml for `brokerd apply`, a module in Python for
-    each activated queue, with the T-SQL of its procedure as comment, and assessment.md.
+    each activated queue, with the T-SQL of its procedure as comment, the schemas of message types,
+    and assessment.md.
     """
     if markdown and as_json:
         raise UsageError("--markdown and --json exclude each other", hint="give one of the two")
-    made = translate([(str(path), _read(path)) for path in files])
+    made = translate([(str(path), _read(path)) for path in _scripts(files)])
     written = [] if out is None else _write(made, out, force=force)
     if as_json:
         print_json({**assessment.as_json(made.assessment), "written": list(map(str, written))})
@@ -67,6 +70,18 @@ def command(
     else:
         for line in assessment.lines(made.assessment):
             print_line(line)
+
+
+def _scripts(files: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield the scripts: each file, and in place of a directory the scripts below it, by name."""
+    for path in files:
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted(one for one in path.rglob("*") if one.suffix.lower() == ".sql")
+        if not found:
+            raise UsageError(f"{path}: no script below this directory ends in .sql")
+        yield from found
 
 
 def _read(path: Path) -> str:
@@ -94,6 +109,7 @@ def _write(made: Translation, out: Path, *, force: bool) -> list[Path]:
     texts = {f"{name}.py": text for name, text in made.handlers.items()}
     if made.objects:
         texts[OBJECTS] = made.objects
+    texts |= made.schemas
     texts[ASSESSMENT] = assessment.markdown(made.assessment)
     paths = {out / name: text for name, text in texts.items()}
     there = [path for path in paths if path.exists()]

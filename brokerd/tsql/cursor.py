@@ -11,6 +11,9 @@ from typing import Final, NoReturn
 from brokerd.tsql.tokens import Kind, Token
 
 _NAMES: Final = (Kind.WORD, Kind.QUOTED, Kind.MACRO)
+_LONGEST: Final = 8
+"""Most tokens of a template parameter."""
+_COMMAS: Final = 2
 _VALUES: Final = (Kind.VARIABLE, Kind.MACRO)
 
 
@@ -99,10 +102,11 @@ class Cursor:
 
     def name(self, what: str) -> str:
         """Return a name of one part."""
-        token = self.peek()
+        token = self._value_token()
         if token is None or token.kind not in _NAMES:
             self.refuse(what)
-        return self._resolve(self.skip().value)
+        self.skip()
+        return self._resolve(token.value)
 
     def names(self, what: str) -> tuple[str, ...]:
         """Return the parts of a name with dots, such as `database.schema.queue`."""
@@ -117,14 +121,15 @@ class Cursor:
 
     def text(self, what: str) -> str:
         """Return the value of a string."""
-        token = self.peek()
+        token = self._value_token()
         if token is None or token.kind is not Kind.STRING:
             self.refuse(what)
-        return self._resolve(self.skip().value)
+        self.skip()
+        return self._resolve(token.value)
 
     def number(self, what: str) -> int:
         """Return a whole number."""
-        token = self.peek()
+        token = self._value_token()
         if token is not None and token.kind is Kind.MACRO:
             said = self._resolve(token.text)
         else:
@@ -133,6 +138,21 @@ class Cursor:
             self.refuse(what)
         self.skip()
         return int(said)
+
+    def _value_token(self) -> Token | None:
+        """Return the next token; of a template parameter the value, with its `>` next."""
+        if not self.is_next("<"):
+            return self.peek()
+        # <name, type, value>, as templates of the server's tools have them
+        texts = [one.text if one is not None else "" for one in map(self.peek, range(_LONGEST))]
+        if ">" not in texts or texts[: texts.index(">")].count(",") != _COMMAS:
+            return self.peek()
+        end = texts.index(">")
+        found = self.peek(end - 1)
+        if found is None or found.text == ",":
+            return self.peek()
+        self.index += end
+        return found
 
     def switch(self) -> bool:
         """Return whether ON or OFF is next, and move behind it."""

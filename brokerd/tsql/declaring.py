@@ -6,6 +6,7 @@ Never:  decides how an object is written: `objects_file` does.
 CREATE adds, ALTER changes, DROP removes, as the server would do it. A database becomes a broker.
 """
 
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -65,6 +66,7 @@ _WORDS: Final = {
     "binding": "remote service binding",
     "notification": "event notification",
 }
+_DECLARATION: Final = re.compile(r"^\s*+<\?xml[^>]*+>\s*+")
 LOCAL_ROUTE: Final = "AutoCreatedLocal"
 MSDB: Final = "msdb"
 
@@ -76,12 +78,24 @@ class Declaring:
         self.databases: dict[str, Objects] = {}
         self.collections: dict[str, str] = {}
         """Schemas by the name of their collection in small letters."""
+        self.schemas: dict[str, str] = {}
+        """Schemas that message types are checked by, by the name of the file for each."""
         self.dropped = 0
         """Number of objects that were created and dropped again."""
 
     def database(self, name: str) -> Objects:
         """Return the objects of a database, by its name in any case."""
         return self.databases.setdefault(name.casefold(), Objects(name))
+
+    def schema_file(self, collection: tree.Name) -> str:
+        """Return the name of the file for the schema of a collection; keep the schema."""
+        plain = "".join(one if one.isascii() and one.isalnum() else "_" for one in collection[-1])
+        file = f"{plain[:80].lower() or 'schema'}.xsd"
+        schema = self.collections.get(collection[-1].casefold())
+        if schema:
+            # The file is UTF-8, whatever encoding the text in the script declares.
+            self.schemas[file] = _DECLARATION.sub("", schema)
+        return file
 
     def apply(self, said: tree.Statement, entry: Entry) -> None:
         """Apply a statement about an object."""

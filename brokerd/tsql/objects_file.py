@@ -145,14 +145,15 @@ def _message_types(
         block = Block("message_type", {"name": name, "validation": validation})
         if validation == "valid_xml":
             block.table["validation"] = "well_formed_xml"
-            collection = ".".join(declared.said.schema_collection or ())
-            block.hints = ['validation = "valid_xml" and a schema_file check more']
+            file = declaring.schema_file(declared.said.schema_collection or ("",))
+            block.hints = [
+                'to check more: validation = "valid_xml"',
+                f"schema_file = {quoted(file)}",
+            ]
             declared.entry.needs(
-                f"checked for well-formed XML alone: write the schema of {collection} to a file, "
-                'and give validation = "valid_xml" and schema_file'
+                "checked for well-formed XML alone, because a schema needs brokerd[schemas]: with "
+                f'it, give validation = "valid_xml" and schema_file = "{file}"'
             )
-            if collection.split(".")[-1].casefold() in declaring.collections:
-                declared.entry.add("the script has the text of the schema")
         found[name] = block
     assumed: dict[str, Block] = {}
     for declared in home.contract.values():

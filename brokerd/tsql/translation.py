@@ -32,6 +32,8 @@ class Translation(Struct, kw_only=True):
     """The file of objects; empty = no script declares one."""
     handlers: dict[str, str]
     """Modules in Python, by name."""
+    schemas: dict[str, str]
+    """Schemas, by the name of the file for each."""
 
 
 class _Read(Struct):
@@ -72,6 +74,7 @@ def translate(scripts: Iterable[tuple[str, str]]) -> Translation:
         assessment=assessment,
         objects=objects,
         handlers={one.module: handlers.text_of(one) for one in readers},
+        schemas=declaring.schemas,
     )
 
 
@@ -299,6 +302,7 @@ class _Known:
         self._principals = {
             name.casefold() for statement, _, _ in entries for name in _principals(statement)
         }
+        self._has_broker = any(type(one) in KINDS for one, _, _ in entries)
         self._has_security = bool(self._endpoints) or any(
             isinstance(one, tree.Binding) for one, _, _ in entries
         )
@@ -318,6 +322,8 @@ class _Known:
                 return said.name in self._endpoints
             case tree.Security():
                 return self._concerns(said)
+            case tree.Database() if said.option.startswith("TRUSTWORTHY"):
+                return self._has_broker
             case _:
                 return True
 

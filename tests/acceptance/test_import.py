@@ -64,6 +64,20 @@ def test_without_a_directory_the_assessment_is_printed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rule("IMP-20")
+def test_a_directory_stands_for_its_scripts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(tmp_path)]) == 64
+    assert "no script below" in capsys.readouterr().err
+    (tmp_path / "b").mkdir()
+    for name in ("b/1.SQL", "a.sql", "c.txt"):
+        (tmp_path / name).write_text(f"CREATE QUEUE [{name}]")
+    assert main(["import", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [one["ours"] for one in said["rows"]] == ["[[queue]] a.sql", "[[queue]] b/1.SQL"]
+
+
 @pytest.mark.rule("IMP-7")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_a_script_may_have_the_encodings_of_the_servers_tools(

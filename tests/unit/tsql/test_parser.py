@@ -223,6 +223,15 @@ def test_macros_that_the_script_sets_are_replaced() -> None:
     assert found.activation == Activation(procedure=("orders",), max_readers=7, execute_as="SELF")
 
 
+@pytest.mark.rule("IMP-7")
+def test_parameters_of_a_template_have_their_usual_values() -> None:
+    text = "CREATE ENDPOINT <name, sysname, e> AS TCP (LISTENER_PORT = <port, , 2204>) FOR "
+    found = one(text + "SERVICE_BROKER (MESSAGE_FORWARD_SIZE = <size, int, 5>)", tree.Endpoint)
+    assert (found.name, found.port, found.forward_size) == ("e", 2204, 5)
+    (unread,) = statements("CREATE QUEUE <name, sysname, >")
+    assert isinstance(unread, tree.Unread)
+
+
 @pytest.mark.rule("IMP-9")
 @pytest.mark.parametrize(
     "text",

@@ -240,6 +240,27 @@ def test_what_a_daemon_would_refuse_is_a_comment(text: str) -> None:
     assert Verdict.HAND in {one.verdict for one in made.assessment.entries}
 
 
+@pytest.mark.rule("IMP-21")
+def test_a_schema_that_is_written_out_becomes_a_file() -> None:
+    made = translated(
+        'CREATE XML SCHEMA COLLECTION dbo.[Order Schema] AS N\'<?xml version="1.0" '
+        'encoding="utf-16"?><xs:schema/>\'\n'
+        "CREATE MESSAGE TYPE m VALIDATION = VALID_XML WITH SCHEMA COLLECTION dbo.[order schema]"
+    )
+    assert made.schemas == {"order_schema.xsd": "<xs:schema/>"}
+    assert '# schema_file = "order_schema.xsd"\n' in made.objects
+    assert tomllib.loads(made.objects)["message_type"] == [
+        {"name": "m", "validation": "well_formed_xml"}
+    ]
+
+
+@pytest.mark.rule("IMP-5")
+def test_trust_counts_where_there_is_a_broker() -> None:
+    trust = "ALTER DATABASE d SET TRUSTWORTHY ON"
+    assert entries(trust) == []
+    assert len(entries(trust, "CREATE QUEUE q")) == 2
+
+
 @pytest.mark.rule("IMP-18")
 def test_a_trigger_cannot_send() -> None:
     text = "CREATE TRIGGER t ON x AFTER INSERT AS SEND ON CONVERSATION @h MESSAGE TYPE m (1)"
