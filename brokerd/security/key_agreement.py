@@ -5,8 +5,9 @@ Never:  decides which certificates are trusted; it is given those of both sides.
 
 The secrets are wrapped by a key-exchange key, which is made of an ephemeral X25519 key of the
 initiator and the agreement key of the target, and serves all dialogs of the same pair of
-certificates for some hours (SEC-27, SEC-32). With full security the initiator signs the header
-(SEC-33). Wrapped secrets and signature hold for one dialog and one time only.
+certificates for some hours (SEC-27, SEC-32). With full security the initiator signs its ephemeral
+key, once (SEC-33): only it and the target can make the key-exchange key, so whatever is wrapped by
+that is the initiator's. Wrapped secrets hold for one dialog and one time only.
 """
 
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from brokerd.security.sealing import NONCE_SIZE, NotAuthentic, Random, Secrets, 
 
 MOST_BYTES: Final = 512
 """Largest security header that is parsed."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _ID_SIZE: Final = 32
 _KEY_SIZE: Final = 32
 _SIGNATURE_SIZE: Final = 64
@@ -35,7 +36,9 @@ _LIFE: Final = 4 * 3600 * SECOND
 _MOST_KEYS: Final = 1024
 """Key-exchange keys that are remembered for each direction."""
 _EXCHANGE: Final = b"brokerd dialog 1: key exchange\0"
-_SIGNED: Final = b"brokerd dialog 1: security header\0"
+_SIGNED: Final = b"brokerd dialog 2: key exchange\0"
+_TOLERANCE: Final = 5 * 60 * SECOND
+"""Time by which the clock of a header's maker may have been set back meanwhile."""
 
 
 class Place(Struct, frozen=True, array_like=True):
@@ -60,10 +63,13 @@ class SecurityHeader(Struct, frozen=True, array_like=True, forbid_unknown_fields
     receiver: bytes
     """Identifier of the target's certificate."""
     ephemeral: bytes
+    agreed_at: Instant
+    """When the ephemeral key was made."""
     made_at: Instant
     """When the header was made; a late one may be a replay."""
     wrapped: bytes
     signature: bytes
+    """Of the ephemeral key, by the initiator; b"" = it stays anonymous."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -91,6 +97,7 @@ def read_header(encoded: bytes) -> SecurityHeader:
         or len(header.ephemeral) != _KEY_SIZE
         or len(header.wrapped) != _WRAPPED_SIZE
         or len(header.signature) != proof
+        or not -_TOLERANCE <= header.made_at - header.agreed_at <= _LIFE + _TOLERANCE
     ):
         raise NotAuthentic
     return header
@@ -101,8 +108,9 @@ class KeyAgreement:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._made: dict[tuple[bytes, bytes], tuple[Instant, bytes, AESGCM]] = {}
-        self._known: OrderedDict[bytes, AESGCM] = OrderedDict()
+        self._made: dict[tuple[bytes, bytes], _Exchange] = {}
+        self._known: OrderedDict[bytes, tuple[AESGCM, bytes]] = OrderedDict()
+        """By what its ephemeral key is named: the key, and the signature that was verified."""
 
     def make_header(
         self,
@@ -117,13 +125,22 @@ class KeyAgreement:
 
         `sender`: the certificate that proves the initiator; None = it stays anonymous."""
         sender_id = b"" if sender is None else sender[0].id
-        ephemeral, cipher = self._exchange_key(sender_id, receiver, now)
-        context = _context(place, sender_id, receiver.id, ephemeral, now)
+        receiver_id = receiver.id
+        key = self._exchange_key(sender_id, sender, receiver_id, receiver, now)
+        context = _context(place, sender_id, receiver_id, key.ephemeral, key.at, now)
         nonce = self._random(NONCE_SIZE)
-        wrapped = nonce + cipher.encrypt(nonce, secrets.body + secrets.answers, context)
-        signature = b"" if sender is None else sender[1].signing.sign(_SIGNED + context + wrapped)
+        wrapped = nonce + key.cipher.encrypt(nonce, secrets.body + secrets.answers, context)
         return msgspec.msgpack.encode(
-            SecurityHeader(_VERSION, sender_id, receiver.id, ephemeral, now, wrapped, signature)
+            SecurityHeader(
+                _VERSION,
+                sender_id,
+                receiver_id,
+                key.ephemeral,
+                key.at,
+                now,
+                wrapped,
+                key.signature,
+            )
         )
 
     def read_secrets(
@@ -143,13 +160,16 @@ class KeyAgreement:
         """
         if header.is_anonymous != (sender is None):
             raise NotAuthentic
-        context = _context(place, header.sender, header.receiver, header.ephemeral, header.made_at)
+        context = _context(
+            place,
+            header.sender,
+            header.receiver,
+            header.ephemeral,
+            header.agreed_at,
+            header.made_at,
+        )
         try:
-            if sender is not None:
-                signed = _SIGNED + context + header.wrapped
-                key = Ed25519PublicKey.from_public_bytes(sender.signing_key)
-                key.verify(header.signature, signed)
-            cipher = self._known_key(header, keys)
+            cipher = self._known_key(header, sender, keys)
             nonce, wrapped = header.wrapped[:NONCE_SIZE], header.wrapped[NONCE_SIZE:]
             both = cipher.decrypt(nonce, wrapped, context)
         except (InvalidSignature, InvalidTag, ValueError) as error:
@@ -157,33 +177,69 @@ class KeyAgreement:
         return Secrets(both[:_KEY_SIZE], both[_KEY_SIZE:])
 
     def _exchange_key(
-        self, sender_id: bytes, receiver: DialogCertificate, now: Instant
-    ) -> tuple[bytes, AESGCM]:
-        pair = sender_id, receiver.id
+        self,
+        sender_id: bytes,
+        sender: tuple[DialogCertificate, PrivateKeys] | None,
+        receiver_id: bytes,
+        receiver: DialogCertificate,
+        now: Instant,
+    ) -> "_Exchange":
+        pair = sender_id, receiver_id
         known = self._made.get(pair)
-        if known is not None and 0 <= now - known[0] < _LIFE:
-            return known[1:]
+        if known is not None and 0 <= now - known.at < _LIFE:
+            return known
         if known is None and len(self._made) >= _MOST_KEYS:
             self._made.clear()
         private = X25519PrivateKey.from_private_bytes(self._random(_KEY_SIZE))
         ephemeral = private.public_key().public_bytes_raw()
         agreed = private.exchange(X25519PublicKey.from_public_bytes(receiver.agreement_key))
-        cipher = _exchange_cipher(agreed, sender_id, receiver.id, ephemeral)
-        self._made[pair] = now, ephemeral, cipher
-        return ephemeral, cipher
+        cipher = _exchange_cipher(agreed, sender_id, receiver_id, ephemeral)
+        signature = b""
+        if sender is not None:
+            signature = sender[1].signing.sign(_statement(sender_id, receiver_id, ephemeral, now))
+        made = self._made[pair] = _Exchange(now, ephemeral, cipher, signature)
+        return made
 
-    def _known_key(self, header: SecurityHeader, keys: PrivateKeys) -> AESGCM:
+    def _known_key(
+        self, header: SecurityHeader, sender: DialogCertificate | None, keys: PrivateKeys
+    ) -> AESGCM:
+        """Return the key-exchange key of a header, once its signature has been verified.
+
+        Raises:
+            InvalidSignature, ValueError: the named side did not make it.
+        """
         name = header.sender + header.receiver + header.ephemeral
-        cipher = self._known.get(name)
-        if cipher is not None:
+        known = self._known.get(name)
+        if known is not None:
+            if known[1] != header.signature:
+                raise InvalidSignature
             self._known.move_to_end(name)
-            return cipher
+            return known[0]
+        if sender is not None:
+            Ed25519PublicKey.from_public_bytes(sender.signing_key).verify(
+                header.signature,
+                _statement(header.sender, header.receiver, header.ephemeral, header.agreed_at),
+            )
         agreed = keys.agreement.exchange(X25519PublicKey.from_public_bytes(header.ephemeral))
         cipher = _exchange_cipher(agreed, header.sender, header.receiver, header.ephemeral)
-        self._known[name] = cipher
+        self._known[name] = cipher, header.signature
         if len(self._known) > _MOST_KEYS:
             self._known.popitem(last=False)
         return cipher
+
+
+class _Exchange(Struct, frozen=True):
+    """A key-exchange key that this side has made."""
+
+    at: Instant
+    ephemeral: bytes
+    cipher: AESGCM
+    signature: bytes
+
+
+def _statement(sender: bytes, receiver: bytes, ephemeral: bytes, at: Instant) -> bytes:
+    """Return what an initiator signs of its ephemeral key."""
+    return _SIGNED + msgspec.msgpack.encode((sender, receiver, ephemeral, at))
 
 
 def _exchange_cipher(agreed: bytes, sender: bytes, receiver: bytes, ephemeral: bytes) -> AESGCM:
@@ -191,7 +247,13 @@ def _exchange_cipher(agreed: bytes, sender: bytes, receiver: bytes, ephemeral: b
     return AESGCM(derive(agreed, _EXCHANGE + names))
 
 
-def _context(
-    place: Place, sender: bytes, receiver: bytes, ephemeral: bytes, made_at: Instant
+def _context(  # noqa: PLR0917  # the fields of the header
+    place: Place,
+    sender: bytes,
+    receiver: bytes,
+    ephemeral: bytes,
+    agreed_at: Instant,
+    made_at: Instant,
 ) -> bytes:
-    return msgspec.msgpack.encode((_VERSION, place, sender, receiver, ephemeral, made_at))
+    fields = (_VERSION, place, sender, receiver, ephemeral, agreed_at, made_at)
+    return msgspec.msgpack.encode(fields)

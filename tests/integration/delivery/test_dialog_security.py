@@ -381,6 +381,7 @@ async def test_a_dialog_to_be_encrypted_does_not_follow_a_target_out_of_the_inst
     await wire.daemon.pass_time(1)
     (error,) = await take(main, "desk")
     assert error.handle == handles[True]
+    assert error.error is not None
     assert error.error.number == -9727
     found = await main.transmission_status(handles[False])
     assert found.destination == "tcp://far:1"

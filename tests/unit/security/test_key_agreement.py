@@ -119,6 +119,34 @@ def test_a_key_exchange_key_serves_a_pair_for_four_hours() -> None:
     assert anonymous.ephemeral != full.ephemeral
 
 
+@pytest.mark.rule("SEC-27", "SEC-33")
+def test_the_initiator_is_proven_once_for_each_key_exchange_key() -> None:
+    agreement, reader = KeyAgreement(numbers("headers")), KeyAgreement(numbers("west"))
+    first, second = (read_header(make(agreement=agreement)) for _ in range(2))
+    assert first.signature == second.signature
+    assert first.wrapped != second.wrapped
+    forged = msgspec.structs.replace(second, signature=bytes(64))
+    for _ in range(2):  # before the key is known, and afterwards
+        with pytest.raises(NotAuthentic):
+            reader.read_secrets(forged, PLACE, sender=EAST, keys=WEST_KEYS)
+        for one in (first, second):
+            assert reader.read_secrets(one, PLACE, sender=EAST, keys=WEST_KEYS) == SECRETS
+
+
+@pytest.mark.rule("SEC-33")
+@pytest.mark.parametrize(
+    ("seconds", "is_read"), [(0, True), (4 * 3600 + 301, False), (-301, False)]
+)
+def test_a_key_exchange_key_is_taken_for_as_long_as_it_serves(seconds: int, is_read: bool) -> None:
+    header = read_header(make())
+    later = msgspec.structs.replace(header, made_at=Instant(header.made_at + seconds * SECOND))
+    if is_read:
+        assert read_header(msgspec.msgpack.encode(later)) == later
+    else:
+        with pytest.raises(NotAuthentic):
+            read_header(msgspec.msgpack.encode(later))
+
+
 @pytest.mark.rule("SEC-33")
 @given(st.binary(max_size=600))
 def test_anything_else_is_no_header(data: bytes) -> None:
@@ -130,7 +158,7 @@ def test_anything_else_is_no_header(data: bytes) -> None:
 def test_a_header_of_wrong_sizes_is_refused() -> None:
     good = read_header(make())
     for change in (
-        {"version": 2},
+        {"version": 1},
         {"sender": b"x"},
         {"receiver": b""},
         {"ephemeral": bytes(31)},
