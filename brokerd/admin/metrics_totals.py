@@ -83,14 +83,18 @@ class Bounded(Generic[_T]):
         kind = self._kind
         if len(objects) <= self._most and not self._last:
             return [self._own(one) for one in objects]
-        named = [(tuple(kind.labels(one).values()), one) for one in objects]
+        named: list[tuple[tuple[str, ...], _T]] = []
         ranked = []
-        for number, (key, one) in enumerate(named):
+        for number, one in enumerate(objects):
+            key = tuple(kind.labels(one).values())
+            named.append((key, one))
             # of two in the same trouble, the one that had series before keeps them
             ranked.append((kind.trouble(one), key in self._shown, number))
             if number % STEP == STEP - 1:
                 await breathe()
+        await breathe()
         chosen = {number for *_, number in nlargest(self._most, ranked)}
+        await breathe()
         self._shown = frozenset(named[number][0] for number in chosen)
         gauges: dict[str, float] = {}
         for number, (key, one) in enumerate(named):
@@ -99,8 +103,11 @@ class Bounded(Generic[_T]):
                 self._add_gauges(gauges, one)
             if number % STEP == STEP - 1:
                 await breathe()
-        for gone in self._last.keys() - {key for key, _ in named}:
+        await breathe()
+        there = {key for key, _ in named}
+        for gone in [key for key in self._last if key not in there]:
             del self._last[gone]
+        await breathe()
         labels = dict.fromkeys(self._kind.labels(objects[0]), "") if objects else {}
         if labels:
             labels[list(labels)[-1]] = OTHER

@@ -134,4 +134,4 @@ def test_other_work_runs_between_a_few_hundred_objects() -> None:
 
     things = [Thing(str(number)) for number in range(STEP * 5)]
     asyncio.run(Bounded(KIND, most=2).collect(things, breathe))
-    assert breaths == 10
+    assert breaths >= 10
