@@ -39,7 +39,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -144,6 +144,12 @@ wheels: set-up ## source archive and wheels of a release in dist/, checked, and 
 
 first-reply: set-up ## an empty environment, the wheels of dist/, the README's two programs: the seconds it takes
 	@$(BIN)/python -m tools.release.first_reply build/first-reply $(ARGS)
+
+deb: set-up ## the Debian package in dist/, for this machine's Python
+	@$(BIN)/python -m tools.package.deb $(ARGS)
+
+deb-test: set-up ## installs, upgrades, removes and purges the package in a root of its own; needs root
+	@$(BIN)/python -m pytest -q tests/packages/debian.py $(ARGS)
 
 sbom: set-up ## the bill of materials (CycloneDX) of what users install, in build/sbom
 	@$(BIN)/python -m tools.sbom $(ARGS)

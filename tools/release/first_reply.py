@@ -23,7 +23,7 @@ from tools.release.build import ReleaseError
 
 _PROGRAM = re.compile(r"```python\n(# (\w+\.py).*?\n)```", re.DOTALL)
 ANSWER = "Packed(sku='A1')"
-LONGEST = 120
+LONGEST = 600
 
 
 def first_reply(folder: Path, wheels: Path) -> float:

@@ -1,0 +1,1 @@
+"""Package: the .deb of brokerd, with its man pages."""
