@@ -131,7 +131,8 @@ def _finding(one: Any) -> Html:  # noqa: ANN401  # a Finding
             el("span", one.code, class_="code"),
         ),
         el("p", said(one.text, 1000)),
-        el("p", command(one.mend)) if one.mend else None,
+        el("p", said(one.mend, 1000), class_="remark") if one.mend else None,
+        [el("p", command(words)) for words in one.commands],
         class_=_TONES[one.level],
     )
 

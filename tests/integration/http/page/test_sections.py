@@ -171,7 +171,7 @@ async def test_now_says_what_is_wrong_first_and_how_to_mend_it(site: Site) -> No
     found = await site.json("/now.json")
     first = found["findings"][0]
     assert (first["code"], first["level"]) == ("D06", "error")
-    assert "status=on" in first["mend"]
+    assert "brokerd queue alter orders status=on --broker main" in first["commands"]
     assert found["ready"] == 1
     assert found["queues"] == 2
     assert found["worst"][0]["name"] == "orders"
