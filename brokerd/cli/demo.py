@@ -62,7 +62,8 @@ def command(
 ) -> int:
     """Let two instances converse, kill each in mid-stream, and check that no message was lost.
 
-    Two daemons, east and west, are started as separate processes. A client at east begins dialogs
+    Two daemons, east and west, are started as separate processes and paired, so that all between
+    them is encrypted. A client at east begins dialogs
     with the service warehouse at west and sends orders in transactions; workers at west answer each
     in the transaction that receives it. After a third of the answers west is killed (SIGKILL) and
     started again, after two thirds east is. The client checks every reply: its number, its count,

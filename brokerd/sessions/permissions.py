@@ -113,7 +113,8 @@ WHERE: Final[dict[Callable[[Any, str], Iterable[str]], str]] = {
     _paired: "`control` on `msdb` and on the broker of the session",
     _viewed: "`control` on the broker of the session; on `msdb` for views of its security",
     _of_object: "`control` on the broker of the session; on `msdb` for its routes",
-    _declared: "`control` on each broker that it declares; on `msdb` for its routes",
+    _declared: "`control` on each broker that it declares; on `msdb` for its routes; nothing where "
+    "it only adds what is missing, and all is there",
 }
 """Meaning of each function of `CONTROL`, for the reference page."""
 
