@@ -18,7 +18,10 @@ NOWHERE: Final = frozenset({"no_route", "local_service_missing"})
 async def near_service(session: Session, wanted: str) -> str:
     """Return `; did you mean "x"?` with the nearest service that the broker knows, or "".
 
-    It knows its own services, and those that its routes name."""
+    It knows its own services, and those that its routes name.
+
+    Raises: nothing.
+    """
     try:
         names = [str(row["name"]) for row in await session.objects("service")]
         routes = await session.objects("route")
@@ -29,8 +32,12 @@ async def near_service(session: Session, wanted: str) -> str:
 
 
 async def why_waiting(session: Session, handle: bytes, service: str) -> tuple[str, str]:
-    """Return why a dialog's messages wait, as the rest of a sentence, and the status key; "" twice
-    if nothing waits, or the reason cannot be asked."""
+    """Return why a dialog's messages wait, as the rest of a sentence, and the status key.
+
+    Both are "" if nothing waits, or the reason cannot be asked.
+
+    Raises: nothing.
+    """
     try:
         status = await session.transmission_status(handle)
     except BrokerError:

@@ -205,5 +205,5 @@ def _list(known: list[Entry]) -> None:
         if one.kind != kind:
             kind = one.kind
             print_line(f"{kind}:")
-        short = textwrap.shorten(f"{one.code}  {one.meaning}", _WIDTH - 2, placeholder=" ...")
-        print_line(f"  {short}")
+        room = _WIDTH - len(one.code) - 4
+        print_line(f"  {one.code}  {textwrap.shorten(one.meaning, room, placeholder=' ...')}")

@@ -53,7 +53,10 @@ def call_site(verb: str, handler: CodeType | None = None, depth: int = 3) -> Sit
 
     `handler`: the code to name if there is none. `depth`: number of callers that are surely of
     brokerd. Every verb of a transaction calls this, so it looks at as few frames as it can, and
-    classifies each file only once."""
+    classifies each file only once.
+
+    Raises: nothing.
+    """
     frame: FrameType | None = sys._getframe(depth)
     places = _PLACES
     while frame is not None:
@@ -83,7 +86,10 @@ def _classify(file: str) -> int:
 
 
 def note(sites: list[Site]) -> str:
-    """Return the note of an error of one of these calls, or of one of many; "" = nothing to say."""
+    """Return the note of an error of one of these calls, or of one of many; "" = nothing to say.
+
+    Raises: nothing.
+    """
     known = [one for one in sites if one.code is not None]
     if not known:
         return ""

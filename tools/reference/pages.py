@@ -9,6 +9,7 @@ from tools.reference import (
     errors,
     events,
     exit_statuses,
+    findings,
     metrics,
     permissions,
     python_api,
@@ -22,7 +23,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     one.FILE: one.render
     for one in (
         *(settings, commands, permissions, python_api),
-        *(views, events, metrics, errors, exit_statuses),
+        *(views, events, metrics, errors, findings, exit_statuses),
     )
 }
 """Map of file names to the functions that return their text."""
