@@ -102,7 +102,7 @@ def test_a_script_that_is_too_large_is_refused(
 
 @pytest.mark.rule("IMP-10", "IMP-15")
 def test_a_daemon_takes_the_objects_and_runs_the_handlers(out: Path) -> None:
-    """A message that is not ported is parked with its reason, and none is lost."""
+    """A message that is not ported is parked, and answered once its code is there."""
     place = Place(out)  # the daemon looks for handlers in the directory in which it runs
     place.objects.write_text('[broker]\nname = "main"\n')
     checked = place.run("config", "check", "imported.objects.toml")
@@ -128,3 +128,14 @@ def test_a_daemon_takes_the_objects_and_runs_the_handlers(out: Path) -> None:
             (parked,) = session.view("parked_groups")
             assert parked["park_reason"] == f"not ported yet: {TYPE}"
             assert parked["messages"] == 1
+    handler = out / "packing_queue_handler.py"
+    text = handler.read_text()
+    call = 'await ctx.tx.send(ctx.dialog, body, message_type="//shop/Packed")'
+    assert f"# line 21: {call}" in text
+    handler.write_text(text.replace(f'return brokerd.Park("not ported yet: {TYPE}")', call))
+    group = str(parked["conversation_group_id"])
+    with place.serving(), brokerd.sync.connect(place.address, broker="main") as session:
+        released = place.run("group", "release", group, "--address", place.address)
+        assert released.returncode == 0, released.stderr
+        (reply,) = session.receive("ShopQueue", 1, wait=60, autocommit=True)
+        assert (reply.message_type, reply.body) == ("//shop/Packed", b"<order/>")

@@ -37,7 +37,7 @@ MADE_UP = frozenset(
         "collect.py",
         "courier.py",
         "ledger.py",
-        "packing_handler.py",
+        "packing_queue_handler.py",
         "replay.py",
         "shop.py",
         "soak.py",

@@ -1,5 +1,6 @@
 """Handlers that take the place of activation procedures."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.app.app import App
+from brokerd.tsql.assessment import lines
 from brokerd.tsql.handlers import module_name
-from tests.unit.tsql.scripts import shop, translated
+from brokerd.tsql.translation import translate
+from tests.unit.tsql.scripts import DATA, shop, translated
 
 
 def imported(text: str) -> dict[str, Any]:
@@ -40,6 +43,19 @@ def test_each_call_stands_at_the_message_type_that_it_is_for() -> None:
     case = text[text.index('case "//shop/Order"') :].split("case")[1]
     assert 'line 21: await ctx.tx.send(ctx.dialog, body, message_type="//shop/Packed")' in case
     assert 'brokerd.Park("not ported yet: //shop/Order")' in case
+
+
+@pytest.mark.rule("IMP-5", "IMP-15")
+def test_the_guide_shows_what_the_import_writes() -> None:
+    guide = (DATA.parents[2] / "docs" / "how-to" / "from-service-broker.md").read_text()
+    scripts = [("setup.sql", "shop.sql"), ("procedures.sql", "procedures.sql")]
+    made = translate([(path, (DATA / name).read_text()) for path, name in scripts])
+    (said,) = re.findall(r"```text\n(.*?)```", guide, re.DOTALL)
+    (shown,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (handler,) = made.handlers.values()
+    for text, written in ((said, list(lines(made.assessment))), (shown, handler.splitlines())):
+        places = [written.index(line) for line in text.splitlines() if line.strip() != "..."]
+        assert places == sorted(places)
 
 
 @pytest.mark.rule("IMP-15")
