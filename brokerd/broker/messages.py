@@ -14,6 +14,7 @@ from brokerd.clock import Instant, show_instant
 from brokerd.ids import BodyKey, MessageId, show
 from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.headers import Content
 from brokerd.storage.changes import QueueRow
 
 
@@ -49,6 +50,8 @@ class QueuedMessage(msgspec.Struct, gc=False):
     def from_row(cls, row: QueueRow) -> QueuedMessage:
         """Return the message of a row."""
         order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body, _ = row
+        if type(body) is Content:
+            body.release()  # its checks are over, and it may wait for long
         return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
 
     @classmethod

@@ -25,7 +25,8 @@ from brokerd.ids import BrokerId, Incarnation
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import ENDS, Ack
+from brokerd.protocol.frames import ENDS, HEADERS, Ack
+from brokerd.protocol.headers import Content
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
@@ -454,6 +455,8 @@ class Outgoing:
         return self.window.expire(now, skipped)
 
     def _hold(self, row: OutgoingRow) -> None:
+        if row.flags & HEADERS and type(row.body) is Content:
+            row.body.release()
         self.window.add(row)
         self.last_sequence = row.sequence
         self._memory.used += ROW_COST + len(row.body or b"")

@@ -29,6 +29,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show
 from brokerd.model import QueueStatus
+from brokerd.protocol.headers import trace_of
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import Changes, HeldRow, QueueRow
@@ -147,7 +148,7 @@ class HeldGroups:
         if is_held and not known.holds:
             self._begin_in(known, group)
         what = "parked" if row.parked_at is not None else "retry_scheduled" if is_held else ""
-        fields = self._about(row, group)
+        fields = self._about(row, group) | trace_of(message.body)
         self._write(row.group_id, row, lambda: self._report(what, fields))
 
     def handled(self, changes: Changes, taken: list[Taken]) -> None:

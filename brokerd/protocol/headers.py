@@ -56,6 +56,7 @@ CLOUDEVENTS_PREFIX: Final = "ce-"
 _PREFIX: Final = 2
 """Bytes before a header block, which are its length."""
 _NAME: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_HEADER_NAME}}}")
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -72,8 +73,12 @@ class Content(bytes):
 
     @property
     def body(self) -> bytes | None:
-        """The body alone, always the same object; None = the message has no body."""
+        """The body alone, the same object until `release`; None = the message has no body."""
         return self._parse()[1]
+
+    def release(self) -> None:
+        """Give back the memory of the parsed parts, which is as much as that of the body."""
+        self._parsed = None
 
     def _parse(self) -> tuple[HeaderMap, bytes | None]:
         parsed = self._parsed
@@ -113,6 +118,15 @@ def body_of(content: bytes | None) -> bytes | None:
 def headers_of(content: bytes | None) -> HeaderMap:
     """Return the headers of a message; empty if it has none."""
     return content.headers if type(content) is Content else {}
+
+
+def trace_of(content: bytes | None) -> dict[str, str]:
+    """Return the field of a log line that leads to the trace of a message; empty if it has none.
+
+    Of all headers only this one is ever logged, and only in its own form: others are content."""
+    value = headers_of(content).get(TRACEPARENT)
+    is_known = isinstance(value, str) and _TRACE.fullmatch(value)
+    return {"traceparent": value} if isinstance(value, str) and is_known else {}
 
 
 def with_body(content: bytes | None, body: bytes | None) -> bytes | None:

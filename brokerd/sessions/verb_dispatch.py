@@ -178,7 +178,8 @@ def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
             kind, body, timer_name = one.message_type, one.body, None
             headers: dict[str, str | bytes] | None = None
             if type(body) is Content:
-                headers, body = body.headers, body.body
+                content, headers, body = body, body.headers, body.body
+                content.release()
             if one.sequence == TIMER:  # its row has the name as its body (DLG-42)
                 timer_name, body = (body or b"").decode() or None, None
             code = codes.get(kind)

@@ -16,6 +16,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
+from brokerd.protocol.headers import content_of, trace_of
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import (
@@ -204,6 +205,7 @@ class ArrivalCounters:
         if counted:
             self.dropped[counted] += 1
         out = live.outgoing if live is not None else None
+        whole = content_of(item.body, item.flags) if item.fragments == 1 else None
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="sequenced",
@@ -222,6 +224,7 @@ class ArrivalCounters:
             reason=reason,
             dropped_as=counted or None,
             ssb_code=ssb_code,
+            **trace_of(whole),
         )
 
     def failed(self, broker: Broker, item: Fragment, attempts: int, error: Exception) -> None:

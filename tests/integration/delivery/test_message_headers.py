@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from brokerd.client.messages import Message
+from brokerd.client.outcomes import Park
 from brokerd.protocol.frames import HEADERS, Fragment
 from brokerd.protocol.headers import join
 from tests.integration.delivery.secured import sealed, secure
@@ -148,3 +149,32 @@ async def test_a_bad_block_of_a_peer_fails_its_dialog_alone(daemon: Daemon) -> N
     assert not [one for one in plain if one.headers and one.body != b"good"]
     assert [one for one in found if one.is_error], "an open dialog hears of it"
     assert all((one.body or b"").count(b"/") or one.body == b"good" for one in plain)
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.rule("MON-68", "MON-10")
+@given(alone)
+async def test_the_lines_about_a_message_lead_to_its_trace(daemon: Daemon) -> None:
+    dispatcher = daemon.instance.parts.dispatcher
+    for number, trace in enumerate((TRACE, "a\nb", "x" * 2000)):
+        headers = {"traceparent": trace, "other": "secret"}
+        body = bytes(join(headers, b"wrong way"))
+        refused = arriving(daemon, number, 0, flags=HEADERS, message_type="Answer", body=body)
+        dispatcher.arrived([refused])
+        good = arriving(daemon, 100 + number, 0, flags=HEADERS, body=bytes(join(headers, b"x")))
+        dispatcher.arrived([good])
+    await daemon.pass_time(1)
+    async with await daemon.session() as session:
+        for _ in range(3):
+            async with session.transaction() as tx:
+                await tx.receive("shop")
+                tx.rollback(Park("by hand"))
+            await session.status()
+    lines = [fields for _, fields in daemon.log.lines if "traceparent" in fields]
+    assert [(one["subclass"], one["traceparent"]) for one in lines] == [
+        ("sequenced", TRACE),
+        ("parked", TRACE),
+    ]
+    assert "secret" not in repr(daemon.log.lines)

@@ -31,6 +31,9 @@ def test_what_is_joined_is_found_again(given_, body):
         assert list(headers.headers_of(content)) == list(given_)
         assert headers.body_of(content) == body
         assert headers.body_of(content) is headers.body_of(content), "verdicts know it by identity"
+        assert isinstance(content, Content)
+        content.release()
+        assert (content.headers, content.body) == (given_, body)
     assert not find_content_problem(arrived)
 
 
