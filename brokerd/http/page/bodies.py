@@ -75,7 +75,7 @@ def draw(message: Message, broker: str, queue: str) -> Html:
             lines(shown, MOST_SHOWN * 4),
             el("p", f"{rest} more bytes are not shown.", class_="remark") if rest > 0 else None,
         )
-    found: Row = dict(getattr(message, "headers", None) or {})
+    found: Row = dict(message.headers)
     return join(
         facts(
             ("queue", name(queue, "/queue", {"broker": broker, "name": queue})),

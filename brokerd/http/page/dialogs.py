@@ -4,6 +4,7 @@ Reads:  `conversation_endpoints`, `dialog_timeline`.      Calls: nothing that ch
 Never:  waits longer for the other instance than `WAIT` seconds.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,13 +28,17 @@ from brokerd.http.page.words import (
     number,
     said,
 )
-from brokerd.ids import is_beginning, parse
+from brokerd.ids import is_beginning, parse, show
+from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.inquiry import SideReport
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import status_text
 from brokerd.units import counted
 
 PAGE: Final = 50
+HEADER_PAGES: Final = 20
+HEADER_ROWS: Final = 200
+"""Pages of a queue, and messages of each, that one search for a header reads at most."""
 WAIT: Final = 3.0
 """Seconds that the other instance may take to answer about its side."""
 STATES: Final = {
@@ -44,7 +49,8 @@ STATES: Final = {
 async def load(desk: Desk, query: Query) -> Row:
     """Return a page of the dialogs that the query asks for.
 
-    `q` is the beginning of a handle or conversation id, or a service at either side."""
+    `q` is the beginning of a handle or conversation id, a service at either side, or a header of a
+    waiting message as `NAME=VALUE`."""
     broker, q = broker_of(desk, query), query.get("q", "").strip()
     state = query.get("state", "")
     where: Row = {"state": state} if state in STATES else {}
@@ -57,12 +63,16 @@ async def load(desk: Desk, query: Query) -> Row:
         "dialogs": [],
         "next": None,
         "services": [],
+        "searched": 0,
     }
     after = query.get("after") or None
     if is_beginning(q):
         rows = await _by_id(desk, broker, q, where)
         if rows or len(q) > 20:  # noqa: PLR2004  # no service has such a name
             return found | {"by": "id", "dialogs": rows}
+    if "=" in q and q not in await _alike(desk, broker, q):
+        rows, searched = await _by_header(desk, broker, *q.split("=", 1))
+        return found | {"by": "header", "dialogs": rows, "searched": searched}
     if not q:
         page = await desk.view(
             broker, "conversation_endpoints", where=where, limit=PAGE, after=after
@@ -94,6 +104,50 @@ async def _by_id(desk: Desk, broker: str, q: str, where: Row) -> list[Row]:
     return list(found.values())[:PAGE]
 
 
+async def _by_header(desk: Desk, broker: str, wanted: str, value: str) -> tuple[list[Row], int]:
+    """Return the dialogs of waiting messages with a header, and how many messages were searched.
+
+    Headers have no index: the oldest messages of the queues with messages are searched, and the
+    oldest that wait to be sent, each queue only if the caller may browse it."""
+    handles: dict[str, None] = {}
+    searched = 0
+    session = await desk.session(broker)
+    survey = await desk.survey()
+    queues = [one.name for one in survey.worst if one.broker == broker and one.ready + one.parked]
+    pages = HEADER_PAGES
+    for queue in queues[:pages]:
+        if not desk.may(broker, wire.Browse(queue)):
+            continue
+        after = None
+        while pages:
+            pages -= 1
+            some = await session.browse_page(queue, after, HEADER_ROWS)
+            searched += len(some.messages)
+            for one in some.messages:
+                if _has(one.headers, wanted.strip(), value.strip()):
+                    handles[show(one.handle)] = None
+            after = some.after
+            if after is None:
+                break
+    sent = await desk.view(broker, "transmission_queue", limit=HEADER_ROWS, bodies=True)
+    searched += len(sent.rows)
+    for row in sent.rows:
+        if _has(row["message_headers"] or {}, wanted.strip(), value.strip()):
+            handles[row["conversation_handle"]] = None
+    if not handles:
+        return [], searched
+    where = {"conversation_handle": list(handles)[:PAGE]}
+    page = await desk.view(broker, "conversation_endpoints", where=where, limit=PAGE)
+    return page.rows, searched
+
+
+def _has(headers: Mapping[str, Any], wanted: str, value: str) -> bool:
+    there = headers.get(wanted)
+    if isinstance(there, bytes):
+        return not value or there.hex() == value.lower()
+    return there is not None and (not value or str(there) == value)
+
+
 async def _alike(desk: Desk, broker: str, q: str) -> list[str]:
     """Return services of the broker with a name that contains the text."""
     page = await desk.view(broker, "services", limit=1000)
@@ -116,7 +170,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
     ]
     find = el(
         "form",
-        field("q", "Id, or service", data["q"], maxlength="512"),
+        field("q", "Id, service, or header=value", data["q"], maxlength="512"),
         el(
             "p",
             el("label", "State", for_="field-state"),
@@ -151,6 +205,13 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
     more = " on this page; there may be more on the next" if data["next"] else ""
     return join(
         el("div", choice("broker", "/dialogs", every, data["brokers"]), find, class_="tools"),
+        el(
+            "p",
+            f"The oldest {data['searched']} messages that wait were searched for this header.",
+            class_="remark",
+        )
+        if data["by"] == "header"
+        else None,
         dialog_table(data["dialogs"], data["broker"], now, f"No dialog is like that{more}."),
         join(el("p", "Services with this in their name:"), el("ul", near)) if near else None,
         pager("/dialogs", every, data["next"]),

@@ -1,7 +1,7 @@
 """Queues: those of the instance by need or by name, and one queue with its messages (MON-47).
 
-Reads:  the survey, `service_queues`, `queue_monitors`, the messages without their bodies.
-Never:  reads a body; `bodies.py` does, on request.
+Reads:  the survey, `service_queues`, `queue_monitors`, a page of messages for their headers.
+Never:  shows a body; `bodies.py` does, on request.
 """
 
 from typing import Any, Final
@@ -148,7 +148,7 @@ async def load_one(desk: Desk, query: Query) -> Row:
     monitors = await desk.view(broker, "queue_monitors", where=of_queue, limit=1)
     services = await desk.view(broker, "services", where={"service_queue_id": wanted}, limit=20)
     tasks = await desk.view(broker, "activated_tasks", where=of_queue, limit=20)
-    verb = wire.Browse(wanted, _cursor(query.get("after", "")), PAGE, bodies=False)
+    verb = wire.Browse(wanted, _cursor(query.get("after", "")), PAGE)
     found: Row = {
         "broker": broker,
         "queue": rows[0],
@@ -161,7 +161,7 @@ async def load_one(desk: Desk, query: Query) -> Row:
     }
     if desk.may(broker, verb):
         session = await desk.session(broker)
-        page = await session.browse_page(wanted, verb.after, PAGE, bodies=False)
+        page = await session.browse_page(wanted, verb.after, PAGE)  # headers come with bodies
         found["messages"] = [_message(one) for one in page.messages]
         found["next"] = None if page.after is None else f"{page.after[0]}.{page.after[1]}"
     return found
@@ -187,7 +187,7 @@ def _message(one: Message) -> Row:
         "enqueued_at": one.enqueued_at or None,
         "rollbacks": one.delivery_count,
         "status": _STATUSES.get(one.status, str(one.status)),
-        "headers": dict(getattr(one, "headers", None) or {}),
+        "headers": dict(one.headers),
     }
 
 

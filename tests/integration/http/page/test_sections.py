@@ -349,3 +349,26 @@ async def test_readers_show_why_they_were_started(site: Site) -> None:
     text = await site.get("/readers", queue="work")
     assert "a message arrived" in text
     assert (await site.json("/readers.json"))["decisions"] == []
+
+
+@pytest.mark.rule("MON-51", "MON-47")
+async def test_dialogs_are_found_by_a_header_of_a_waiting_message(site: Site) -> None:
+    handle = await site.session.begin_dialog("urn:shop", "urn:orders")
+    await site.session.send(handle, b"secret", headers={"order": "A-7", "raw": b"\xff"})
+    lost = await site.session.begin_dialog("urn:shop", "urn:nowhere")
+    await site.session.send(lost, b"x", headers={"order": "A-8"})
+    await site.send(b"other")
+    site.look_again()
+    for q, services in (
+        ("order=A-7", ["urn:orders"]),
+        ("raw=ff", ["urn:orders"]),
+        ("order=A-8", ["urn:shop"]),
+        ("order=", ["urn:orders", "urn:shop"]),
+        ("order=A", []),
+    ):
+        found = await site.json("/dialogs.json", q=q)
+        assert sorted(one["service_id"] for one in found["dialogs"]) == services, q
+        assert found["searched"] == 3
+    text = await site.get("/queue", name="orders")
+    assert "A-7" in text
+    assert "secret" not in text
