@@ -23,7 +23,7 @@ from brokerd.ids import BrokerId
 from brokerd.security.kept_keys import context_of
 from brokerd.security.master_key import SIZE, MasterKey, Random
 from brokerd.storage.credentials import CredentialChange
-from brokerd.storage.dialog_keys import renew_some
+from brokerd.storage.dialog_keys import has_keys, renew_some
 from brokerd.storage.key_file import NAME, write_keys
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
@@ -146,20 +146,23 @@ class KeyRotation:
     async def adopt(self, store: Store) -> None:
         """Have the keys of dialogs in a store encrypted by the present key, before they are loaded.
 
-        A store of which another key is noted is left alone, and named (SEC-73)."""
+        A store of which another key is noted is left alone, and named, if any dialog has keys there
+        (SEC-73)."""
         name, identity = store.identity.broker_name, store.identity
         self._foreign.pop(name, None)
         master = self._credentials.master_key
         if master is None or identity.master_key == master.fingerprint:
             return
         if identity.master_key is not None:
-            if identity.master_key not in master.former_fingerprints:
+            is_known = identity.master_key in master.former_fingerprints
+            if not is_known and await store.run(has_keys, writes=False):
                 self._foreign[name] = identity.broker_id
                 self._log.error(
                     CERTIFICATE, subclass="no_master_key", problem=_foreign_key(name), broker=name
                 )
                 return
-            await self._renew_dialogs(store, master.for_broker(identity.broker_id))
+            if is_known:
+                await self._renew_dialogs(store, master.for_broker(identity.broker_id))
         await store.change_identity(master_key=master.fingerprint)
 
     async def _renew_dialogs(self, store: Store, key: MasterKey) -> None:

@@ -18,7 +18,13 @@ _READ: Final = (
     "SELECT endpoint_key, security, conversation_id, is_initiator FROM conversation_endpoints"
     " WHERE endpoint_key > ? AND security IS NOT NULL ORDER BY endpoint_key LIMIT ?"
 )
+_ANY: Final = "SELECT 1 FROM conversation_endpoints WHERE security IS NOT NULL LIMIT 1"
 _WRITE: Final = "UPDATE conversation_endpoints SET security = ? WHERE endpoint_key = ?"
+
+
+def has_keys(connection: Connection) -> bool:
+    """Return whether any dialog in the store has keys."""
+    return connection.execute(_ANY).fetchone() is not None
 
 
 def renew_some(connection: Connection, renewed: Renewed, *, after: int, most: int) -> int | None:

@@ -215,7 +215,8 @@ def _open_locked(
             identity, numbers = _facts(connection, path)
             found, objects = read_recovered(connection), catalog.load(connection)
             brokers, owners = known_brokers.load(connection), credentials.load(connection)
-        key = (identity.master_key or b"").hex()
+        # A partner needs the same key only if dialogs are secured here (SEC-73).
+        key = (identity.master_key or b"").hex() if objects.remote_service_bindings else ""
         lock.describe(show(identity.broker_id), identity.epoch, master_key=key)
         return Opened(
             lock,
