@@ -22,6 +22,7 @@ from brokerd.units import printable
 _MOST_SOURCE: Final = 200_000
 """Characters of a procedure that are repeated as comment."""
 _IDENTIFIER: Final = re.compile(r"[^A-Za-z0-9]+")
+_PASSWORD: Final = re.compile(r"(PASSWORD\s*+=\s*+N?+)'[^']*+(?:''[^']*+)*+(?:'|\Z)", re.IGNORECASE)
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -279,7 +280,8 @@ def _source(reader: Reader) -> Iterator[str]:
     """Yield the procedure as comment."""
     if not reader.source:
         return
-    said = re.split(r"\r\n|\r|\n", reader.source[:_MOST_SOURCE].rstrip())
+    source = _PASSWORD.sub(r"\1'...'", reader.source[:_MOST_SOURCE])
+    said = re.split(r"\r\n|\r|\n", source.rstrip())
     yield ""
     yield ""
     yield f"# {_plain(reader.procedure)}, from line {reader.line} of {printable(reader.path)}:"

@@ -133,6 +133,8 @@ def _entry(statement: tree.Statement, read: _Read) -> Entry:
     line, column = read.lines.place(at)
     if isinstance(statement, tree.Unread | tree.Dynamic):
         label = statement.said
+    elif isinstance(statement, tree.Security):
+        label = f"{statement.what} {statement.name}".rstrip()  # the rest may be a password
     else:
         cut = read.script.text[statement.at : min(statement.end, statement.at + 4 * _MOST_LABEL)]
         label = " ".join(cut.split())

@@ -84,6 +84,17 @@ def test_a_timer_gets_a_hook() -> None:
     imported(handler)
 
 
+@pytest.mark.rule("IMP-22")
+def test_no_password_is_in_a_handler() -> None:
+    text = (
+        "CREATE QUEUE q WITH ACTIVATION (PROCEDURE_NAME = p)\nGO\nCREATE PROC p AS\nOPEN "
+        "SYMMETRIC KEY k DECRYPTION BY PASSWORD = N'it''s secret';\nRECEIVE * FROM q"
+    )
+    (handler,) = translated(text).handlers.values()
+    assert "secret" not in handler
+    assert "#     OPEN SYMMETRIC KEY k DECRYPTION BY PASSWORD = N'...';\n" in handler
+
+
 @pytest.mark.rule("IMP-15")
 def test_a_queue_without_service_or_procedure_gets_a_handler_that_runs() -> None:
     (handler,) = translated("CREATE QUEUE q WITH ACTIVATION (PROCEDURE_NAME = p)").handlers.values()

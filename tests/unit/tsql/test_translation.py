@@ -299,6 +299,26 @@ def test_a_user_counts_where_the_broker_needs_it() -> None:
     assert len(entries(users + binding)) == 3
 
 
+@pytest.mark.rule("IMP-22")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'secret'",
+        "CREATE LOGIN a WITH PASSWORD = 'secret'",
+        "CREATE CERTIFICATE c ENCRYPTION BY PASSWORD = 'secret' WITH SUBJECT = 's'",
+        "BACKUP CERTIFICATE c TO FILE = 'f' WITH PRIVATE KEY (ENCRYPTION BY PASSWORD = 'secret')",
+        "OPEN MASTER KEY DECRYPTION BY PASSWORD = 'secret'",
+        "ALTER LOGIN a WITH PASSWORD = N'secret' OLD_PASSWORD = 'secret'",
+    ],
+)
+def test_no_password_is_in_the_assessment(text: str) -> None:
+    binding = "CREATE REMOTE SERVICE BINDING r TO SERVICE 's' WITH USER = a"
+    made = translated(binding, text)
+    assert len(made.assessment.entries) == 2
+    assert "secret" not in "\n".join(lines(made.assessment)) + markdown(made.assessment)
+    assert "secret" not in str(as_json(made.assessment))
+
+
 @pytest.mark.rule("IMP-5")
 def test_the_assessment_has_three_forms() -> None:
     made = translated("CREATE QUEUE [a|b]", "CREATE SERVICE s", "ALTER QUEUE q REBUILD").assessment
