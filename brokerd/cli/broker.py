@@ -13,7 +13,7 @@ from brokerd.cli.options import ADDRESS_VARIABLE, instance_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Shown, duration, listing, noun, showing, until
-from brokerd.client.admin import BrokerState, CleanedUp
+from brokerd.client.admin_answers import BrokerState, CleanedUp
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
 from brokerd.config.loading import load

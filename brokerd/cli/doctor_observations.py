@@ -15,7 +15,7 @@ from brokerd.admin.doctor.findings import Finding, Row, error, problem
 from brokerd.admin.doctor.pair_checks import FarSeen, PairSeen, ServiceSeen
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.cli.output import quoted
-from brokerd.client.admin import PingAnswer
+from brokerd.client.admin_answers import PingAnswer
 from brokerd.client.session import Session, connect
 from brokerd.clock import SECOND, SystemClock
 from brokerd.errors import (

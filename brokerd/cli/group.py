@@ -11,7 +11,7 @@ from brokerd.cli.output import print_line, warn
 from brokerd.cli.session import ask
 from brokerd.cli.short_ids import GROUP
 from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since, until
-from brokerd.client.admin import Edited
+from brokerd.client.admin_answers import Edited
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
 from brokerd.ids import show

@@ -8,7 +8,7 @@ import msgspec
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
-from brokerd.client.admin import PageAddress
+from brokerd.client.admin_answers import PageAddress
 from brokerd.client.session import Session
 
 

@@ -17,7 +17,7 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, quoted, warn
 from brokerd.cli.ping import verdict
 from brokerd.cli.session import ask
-from brokerd.client.admin import PingAnswer
+from brokerd.client.admin_answers import PingAnswer
 from brokerd.client.pairing import Paired, PairingState
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock

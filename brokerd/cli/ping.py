@@ -8,7 +8,7 @@ from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.cli.short_ids import BROKER_ID
-from brokerd.client.admin import PingAnswer, PingStep
+from brokerd.client.admin_answers import PingAnswer, PingStep
 from brokerd.client.session import Session
 from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text

@@ -17,7 +17,7 @@ from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Choice, Shown, listing, present, since, until
-from brokerd.client.admin import Drained, Purged
+from brokerd.client.admin_answers import Drained, Purged
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.clock import Instant, SystemClock, show_instant

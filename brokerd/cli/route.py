@@ -14,7 +14,7 @@ from brokerd.cli.options import SECONDS, daemon_address, daemon_options, json_op
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import SERVING_RETRY, ask, waited_for
 from brokerd.cli.short_ids import BROKER_ID, HANDLE
-from brokerd.client.admin import RouteExplanation
+from brokerd.client.admin_answers import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.clock import show_instant
 from brokerd.dynamic_routing.route_service import RouteService, declare

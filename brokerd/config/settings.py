@@ -14,12 +14,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from brokerd.config.exposure import (
-    OpenListener,
-    beyond_this_machine,
-    encrypted_http,
-    openings,
-)
+from brokerd.config.bounds import Count, Moment, Pattern, Range, Size, Span, Wait
+from brokerd.config.exposure import OpenListener, beyond_this_machine, encrypted_http, openings
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
 
@@ -27,40 +23,6 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 MAX_LIFETIME: Final = timedelta(seconds=2**31 - 1)
 """The longest lifetime of a dialog, also the default (DLG-10)."""
-
-
-class Range(msgspec.Struct, frozen=True):
-    """The range of a number, both ends included."""
-
-    least: int
-    most: int
-
-
-class Size(Range, frozen=True):
-    """The range of a number of bytes, which is written with a unit."""
-
-
-class Span(msgspec.Struct, frozen=True):
-    """The range of a duration, both ends included."""
-
-    least: timedelta
-    most: timedelta
-
-
-class Pattern(msgspec.Struct, frozen=True):
-    """The form that a text must have, and its description for messages."""
-
-    regex: str
-    meaning: str
-
-
-_MOMENT = Span(least=timedelta(milliseconds=1), most=timedelta(days=1))
-_AT_ONCE = Span(least=timedelta(0), most=timedelta(days=1))
-Moment = Annotated[timedelta, _MOMENT]
-"""A duration from 1 ms to a day."""
-Wait = Annotated[timedelta, _AT_ONCE]
-"""A duration from nothing to a day."""
-Count = Annotated[int, Range(1, 10_000_000)]
 
 
 def _seconds(value: float) -> timedelta:

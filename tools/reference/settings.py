@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final, get_type_hints
 
 from brokerd.cli.object_keys import KEYS, Key
+from brokerd.config.bounds import Pattern, Range, Size, Span
 from brokerd.config.loading import meanings, sections, show_value, split_hint
-from brokerd.config.settings import Pattern, Range, Settings, Size, Span
+from brokerd.config.settings import Settings
 from brokerd.units import show_duration, show_size
 from tools.reference.markdown import code, codes, fenced, page, prose, table
 

@@ -21,7 +21,7 @@ from brokerd.admin.doctor.findings import Finding, Row, error, info, problem
 from brokerd.admin.doctor.message_checks import failed_dialogs, held_up, stuck_dialogs
 from brokerd.admin.doctor.queue_checks import examine_queue, parked_groups
 from brokerd.admin.doctor.seen import BrokerSeen
-from brokerd.client.admin import PingAnswer, PingStep
+from brokerd.client.admin_answers import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
 from brokerd.telemetry.status import DestinationStatus, FailedDialogs, unsent

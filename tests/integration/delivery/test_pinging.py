@@ -6,7 +6,7 @@ from unittest.mock import Mock, patch
 import msgspec
 import pytest
 
-from brokerd.client.admin import PingAnswer
+from brokerd.client.admin_answers import PingAnswer
 from brokerd.config.settings import Dispatcher
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.protocol.trace import Leg, Trace

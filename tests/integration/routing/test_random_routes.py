@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.client.admin import RouteExplanation
+from brokerd.client.admin_answers import RouteExplanation
 from brokerd.client.session import Session
 from brokerd.ids import Handle, show
 from brokerd.model import AUTO_CREATED_LOCAL

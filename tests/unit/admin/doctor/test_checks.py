@@ -23,7 +23,7 @@ from brokerd.admin.doctor.pair_checks import (
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli.main import cli
-from brokerd.client.admin import PingAnswer, PingStep
+from brokerd.client.admin_answers import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine
 from brokerd.config.settings import Clients, Transport
