@@ -38,10 +38,10 @@ def evaluate(  # noqa: C901, PLR0912  # a case for each statement
         case tree.BeginDialog() | tree.Send() | tree.Receive() | tree.GetGroup():
             _verb(said, entry, around)
         case tree.Timer():
-            entry.needs("write it in the program that has the dialog")
+            entry.needs("write this call in the program that has the dialog")
             entry.ours = "tx.set_timer(handle, seconds)"
         case tree.Move():
-            entry.needs("write it in the program that has the dialog")
+            entry.needs("write this call in the program that has the dialog")
             entry.ours = "tx.move(handle, group)"
         case tree.End():
             _end(said, entry, around)
@@ -60,7 +60,7 @@ def evaluate(  # noqa: C901, PLR0912  # a case for each statement
             _mention(said, entry)
         case tree.Read():
             entry.ours = f"brokerd queue browse {shown(said.name)}, or session.browse"
-            entry.needs("a query of a queue: messages are looked at, and stay")
+            entry.needs("a query of a queue: browsing takes no message")
         case tree.Dynamic():
             entry.needs(
                 "a statement put together at run time: declare what it makes in the file, or "
@@ -83,9 +83,9 @@ def _verb(
             _NONE,
         )
     elif not around.handler:
-        entry.needs("write it in the program that has the dialog")
+        entry.needs("write this call in the program that has the dialog")
     elif isinstance(said, tree.BeginDialog | tree.Send):
-        entry.needs(f"{around.handler}.py names the call, and its values are for you to write")
+        entry.needs(f"{around.handler}.py has this call as a comment: fill in its values")
     match said:
         case tree.BeginDialog():
             _begin_dialog(said, entry)
@@ -141,15 +141,17 @@ def _receive(said: tree.Receive, entry: Entry, around: Around) -> None:
 def _end(said: tree.End, entry: Entry, around: Around) -> None:
     if said.cleanup:
         entry.ours = "session.admin.clean_up(handle, reason), or brokerd broker clean-up"
-        entry.needs("for an administrator alone: the other side is not told")
+        entry.needs("only administrators may do this, and the other side is not notified")
         return
     entry.ours = "tx.end(handle)" if not said.error else "tx.end(handle, error, description)"
     if around.is_trigger:
         entry.needs("a trigger cannot call brokerd", _NONE)
     elif not around.handler:
-        entry.needs("write it in the program that has the dialog")
+        entry.needs("write this call in the program that has the dialog")
     elif said.error:
-        entry.needs(f"{around.handler}.py names the outcome; when it is due is for you to write")
+        entry.needs(
+            f"{around.handler}.py has this outcome as a comment: return it where it applies"
+        )
     else:
         entry.add("the App ends its side when the other has ended; brokerd.End() does it earlier")
 
@@ -281,7 +283,7 @@ def _security(said: tree.Security, entry: Entry) -> None:
 def _mention(said: tree.Mention, entry: Entry) -> None:
     if said.name in FUNCTIONS:
         entry.ours = FUNCTIONS[said.name]
-        entry.needs("write it in the program")
+        entry.needs("write this call in the program")
         return
     view = VIEWS.get(said.name) or COLUMNS[said.name]
     if not view.ours:

@@ -87,7 +87,7 @@ def test_a_quote_that_is_never_closed_ends_before_the_next_batch(opening: str) -
 @pytest.mark.rule("IMP-2")
 @pytest.mark.parametrize("piece", ["[\nGO\n", "'\nGO\n", "/*\nGO\n", "[", "/*", "''", " ", "GO "])
 def test_no_text_is_read_again_and_again(piece: str) -> None:
-    """A scan of the rest that starts anew at each piece would take minutes for this text."""
+    """Each character belongs to one token, however the pieces of a text are left open."""
     text = piece * (100_000 // len(piece))
     assert sum(len(one.text) for one in tokenize(text)) == len(text)
 
