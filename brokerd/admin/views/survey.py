@@ -10,7 +10,6 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import itemgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -173,7 +172,7 @@ class Surveys:
             ill=ill,
             busy=busy,
             oldest_ready_at=oldest,
-            worst=tuple(row for _, row in sorted(worst, key=itemgetter(0), reverse=True)),
+            worst=tuple(row for _, row in sorted(worst, key=_worst_first)),
             samples=tuple(self._samples),
         )
 
@@ -255,6 +254,14 @@ def _order(row: SurveyedQueue, now: Instant) -> tuple[int, int, int, str, str]:
     """Return what rows are compared by: the worse, the older and the longer queue is higher."""
     waited = 0 if row.oldest_ready_at is None else now - row.oldest_ready_at
     return row.pain, waited // SECOND, row.ready, row.broker, row.name
+
+
+def _worst_first(
+    entry: tuple[tuple[int, int, int, str, str], SurveyedQueue],
+) -> tuple[int, int, int, str, str]:
+    """Return what the rows are sorted by: as `_order`, and equals by name."""
+    pain, waited, ready, broker, name = entry[0]
+    return -pain, -waited, -ready, broker, name
 
 
 def _slices(brokers: Iterable[Broker]) -> Iterator[list[tuple[Broker, QueueState]]]:

@@ -27,6 +27,7 @@ async def load(desk: Desk, _query: Query) -> Row:
     survey = await desk.survey()
     found: Row = {
         "instance": desk.instance,
+        "brokers": list(desk.brokers),
         "as_of_at": survey.at,
         "rates": rates(survey.samples),
         "samples": [
@@ -71,7 +72,7 @@ def draw(data: Row, _query: Query, now: Instant) -> Html:
     return join(
         _verdict(data),
         _figures(data, now),
-        _worst(data["worst"], now),
+        _worst(data["worst"], now, shows_broker=len(data["brokers"]) > 1),
         _destinations(data, now) if data["findings"] is not None else None,
         _stores(data) if data["findings"] is not None else None,
     )
@@ -209,14 +210,14 @@ QUEUE_COLUMNS: Final = (
 )
 
 
-def queue_row(one: SurveyedQueue, now: Instant) -> list[Child]:
-    """Return the cells of a surveyed queue."""
+def queue_row(one: SurveyedQueue, now: Instant, *, shows_broker: bool) -> list[Child]:
+    """Return the cells of a surveyed queue. `shows_broker`: whether several brokers are shown."""
     tone = "bad" if one.pain > 2 else "warn" if one.pain else "good"  # noqa: PLR2004
     readers: Child = f"{one.readers} of {one.max_readers}" if one.max_readers else "–"  # noqa: RUF001
     return [
         join(
             name(one.name, "/queue", {"broker": one.broker, "name": one.name}),
-            el("small", name(one.broker)),
+            el("small", name(one.broker)) if shows_broker else None,
         ),
         badge(one.why or "fine", tone),
         number(one.ready),
@@ -226,13 +227,13 @@ def queue_row(one: SurveyedQueue, now: Instant) -> list[Child]:
     ]
 
 
-def _worst(worst: list[SurveyedQueue], now: Instant) -> Html:
+def _worst(worst: list[SurveyedQueue], now: Instant, *, shows_broker: bool) -> Html:
     return section(
         join("Queues ", link("/queues", "all", class_="more")),
         table(
             "The queues that need somebody most",
             QUEUE_COLUMNS,
-            [queue_row(one, now) for one in worst],
+            [queue_row(one, now, shows_broker=shows_broker) for one in worst],
             "No queue has a message, and nothing is wrong with any.",
         ),
     )

@@ -82,7 +82,8 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
         class_="find",
     )
     if data["sort"] == "need":
-        rows = [queue_row(one, now) for one in data["queues"]]
+        many = len(data["brokers"]) > 1
+        rows = [queue_row(one, now, shows_broker=many) for one in data["queues"]]
         remark = f"The {data['kept']} of {data['queues_total']} queues that need somebody most."
         shown = table("Queues by need", QUEUE_COLUMNS, rows, "No queue is like that.")
     else:
@@ -105,7 +106,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
 
 
 def _row(row: Row, broker: str, now: Instant) -> list[Child]:
-    return queue_row(_surveyed(row, broker), now)
+    return queue_row(_surveyed(row, broker), now, shows_broker=False)
 
 
 def _surveyed(row: Row, broker: str) -> SurveyedQueue:
