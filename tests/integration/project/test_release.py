@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import brokerd
+from brokerd.instance.assembly import VERSION
 from tests.acceptance.serving import READY_WITHIN, Place
 from tools.lock import ROOT, lock_path
 from tools.release import contents
@@ -49,6 +50,7 @@ def test_a_release_has_sources_a_client_and_a_wheel_for_each_platform(
     made: Path, wheels: list[Wheel]
 ) -> None:
     version = wheels[0].version
+    assert version == VERSION  # what the daemon says of itself
     assert sorted(path.name for path in made.iterdir()) == [
         f"brokerd-{version}-cp311-abi3-{HERE}.whl",
         f"brokerd-{version}-py3-none-any.whl",

@@ -120,3 +120,21 @@ def test_a_log_that_goes_to_standard_error_cannot_be_read(
     monkeypatch.chdir(tmp_path)
     assert main(["log", "tail"]) == 64
     assert "journalctl" in capsys.readouterr().err
+
+
+@pytest.mark.rule("MAN-23")
+def test_a_line_that_is_written_just_before_the_rotation_is_not_lost(log: Path) -> None:
+    writer = log.open("a")
+
+    class Racing(LogReader):
+        def _has_moved(self) -> bool:
+            if not writer.closed:  # the file has been read to its end
+                writer.write(line(7))
+                writer.close()
+                os.rename(log, f"{log}.1")
+                log.write_text(line(8))
+            return super()._has_moved()
+
+    reader = Racing(log)
+    assert [one["number"] for one in reader.lines()] == [5, 6, 7, 8]
+    reader.close()
