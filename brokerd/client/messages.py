@@ -17,7 +17,7 @@ from brokerd.errors import (
 )
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.client_frames import MessageValue
-from brokerd.protocol.headers import HeaderMap
+from brokerd.protocol.headers import NO_HEADERS, HeaderMap
 
 
 class _Mark(Enum):
@@ -46,7 +46,7 @@ class Message(MessageValue, frozen=True, array_like=True):
 
     status: int = 0
     """0 received, 1 ready, 2 not complete, 3 sent; only a browse returns 1, 2 or 3 (RCV-27)."""
-    headers: HeaderMap = msgspec.field(default_factory=dict)
+    headers: HeaderMap = NO_HEADERS
     """The headers that the sender gave the message (SND-26); empty if it has none."""
 
     @property

@@ -74,7 +74,7 @@ class Recording:
                 seq=message.sequence,
                 message_type=message.message_type,
                 body=message.body,
-                headers=message.headers,
+                headers=dict(message.headers),
                 timer=message.timer_name,
             )
         if not messages:

@@ -267,7 +267,7 @@ class Session:
         if type(message_type) is not str and message_type is not None:
             wire_text(message_type, "message_type")
         given = None if headers is None else wire_headers(headers)
-        if not self._is_watched():
+        if self._recorder is None and self.tracing is None:
             args = send_args(handle, message_type, packed, given)
             return self._link.transact((("send", args),)).future
         return self.transaction().send_alone(handle, message_type, packed, given)

@@ -43,6 +43,7 @@ from brokerd.client.recorder import Recorder
 from brokerd.client.recording import NOT_RECORDED, Recording
 from brokerd.client.savepoint import Savepoint
 from brokerd.client.tracer import Spans, Tracer
+from brokerd.clock import Instant
 from brokerd.errors import (
     BrokerError,
     InvalidArgument,
@@ -416,7 +417,7 @@ class Transaction:
             queue, max_messages, conversation, group, wait_ms=wire_wait(wait), groups=groups
         )
         self._recording.event("receive", queue=queue)
-        since = self._link.clock.utc()
+        since = Instant(0) if self._spans is None else self._link.clock.utc()
         messages = read_messages(await self._exchange.ask("receive", args))
         if messages:
             self._exchange.note_effect()

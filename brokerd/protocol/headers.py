@@ -26,9 +26,9 @@ from brokerd.protocol.items import HEADERS
 from brokerd.protocol.wire import DECODING_ERRORS
 
 if TYPE_CHECKING:
-    HeaderMap = dict[str, str | bytes]
+    HeaderMap = Mapping[str, str | bytes]
 else:
-    HeaderMap = dict[str, Any]  # what a struct can have: msgspec has no union of text and bytes
+    HeaderMap = Mapping[str, Any]  # for structs: msgspec has no union of text and bytes
 
 Headers = Mapping[str, str | bytes]
 """The headers of one message: names with their values."""
@@ -58,6 +58,19 @@ _PREFIX: Final = 2
 _NAME: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_HEADER_NAME}}}")
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class _Nothing(dict[str, Any]):
+    """An empty dict that stays empty, so that all messages without headers can share it."""
+
+    __slots__ = ()
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise TypeError("the headers of a received message cannot be changed")
+
+
+NO_HEADERS: Final[HeaderMap] = _Nothing()
+"""The headers of all received messages that have none."""
 
 
 class Content(bytes):

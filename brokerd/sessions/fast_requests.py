@@ -103,7 +103,10 @@ def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
     try:
         token, verbs = args
         for verb, sent in verbs:
-            handle, message_type, body = sent if len(sent) == _PLAIN_SEND else _joined(sent)
+            try:
+                handle, message_type, body = sent
+            except ValueError:  # it has headers, or is none of this form
+                handle, message_type, body = _joined(sent)
             if (
                 verb != "send"
                 or type(handle) is not bytes

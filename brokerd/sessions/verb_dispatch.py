@@ -160,6 +160,13 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
     )
 
 
+def _separate_headers(value: list[object], content: Content) -> None:
+    """Put the body of a message with headers into its place, and the headers behind (CLP-168)."""
+    value[_BODY] = content.body
+    value += (_RECEIVED, content.headers)
+    content.release()
+
+
 def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
     """Return received messages in the form of an answer (CLP-36).
 
@@ -176,10 +183,6 @@ def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
         contract, priority, group_id = endpoint.contract, endpoint.priority, live.group.group_id
         for one in messages:
             kind, body, timer_name = one.message_type, one.body, None
-            headers: dict[str, str | bytes] | None = None
-            if type(body) is Content:
-                content, headers, body = body, body.headers, body.body
-                content.release()
             if one.sequence == TIMER:  # its row has the name as its body (DLG-42)
                 timer_name, body = (body or b"").decode() or None, None
             code = codes.get(kind)
@@ -204,8 +207,8 @@ def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
                     timer_name,
                 ]
             )
-            if headers is not None:
-                values[-1] += (_RECEIVED, headers)
+            if type(body) is Content:
+                _separate_headers(values[-1], body)
     if sum(one.size for one in taken) < PART_SIZE:
         return values
     return Bulky(values) if any(is_bulk(one[_BODY]) for one in values) else values
