@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from brokerd.cli import dialog_timeline
 from brokerd.cli.options import AFTER, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
@@ -56,6 +57,7 @@ command = noun(
 )
 
 
+command.add_command(dialog_timeline.command)
 handle_argument = click.argument("handle", type=HANDLE)
 
 

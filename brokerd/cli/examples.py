@@ -111,6 +111,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "activator serve": ("brokerd activator serve activator.toml",),
     "dialog ls": ("brokerd dialog ls", "brokerd dialog ls --state CO --older-than 1h"),
     "dialog show": ("brokerd dialog show 01234567-89ab-cdef-0123-456789abcdef",),
+    "dialog timeline": ("brokerd dialog timeline 01234567-89ab-cdef-0123-456789abcdef",),
     "dialog status": ("brokerd dialog status 01234567-89ab-cdef-0123-456789abcdef",),
     "dialog end": ("brokerd dialog end 01234567-89ab-cdef-0123-456789abcdef",),
     "group ls": ("brokerd group ls --parked",),

@@ -81,6 +81,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "dialog move": ("move", "transact"),
     "dialog resend": (*_TRANSACTION, "resend_pending"),
     "dialog status": ("transmission_status",),
+    "dialog timeline": ("dialog_timeline",),
     "dialog timer": ("set_timer", "transact"),
     "doctor": ("explain_route", "objects", "ping", "status", "transmission_status", "view"),
     "endpoint show": ("view",),

@@ -46,7 +46,11 @@ def test_an_installed_wheel_finds_its_folders(unpacked: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shipped", "source"),
-    [("brokerd/_migrations", "migrations"), ("brokerd/_config", "config")],
+    [
+        ("brokerd/_migrations", "migrations"),
+        ("brokerd/_config", "config"),
+        ("brokerd/http/page/static", "brokerd/http/page/static"),
+    ],
 )
 def test_the_wheel_ships_each_of_their_files(unpacked: Path, shipped: str, source: str) -> None:
     assert _files(ROOT / source)

@@ -36,6 +36,8 @@ class Site:
 
     session: Session
     instance: Instance
+    tick = timedelta(milliseconds=50)
+    """Time between periodic passes."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class Site:
                 clients=Clients(listen=f"unix:{self.folder}/s", grants=grants),
                 http=HttpSettings(listen="TCP://127.0.0.1:0"),
                 endpoint=self.endpoint,
-                clock=ClockSettings(tick=timedelta(milliseconds=50)),
+                clock=ClockSettings(tick=self.tick),
             ),
             Surroundings(
                 clock=SystemClock(),
