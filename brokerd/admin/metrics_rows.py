@@ -194,7 +194,9 @@ class Figures:
             scope="instance",
             broker=broker.name,
             counters=self._since(broker_counters(broker), "broker", broker.name),
-            gauges=self.broker_gauges(broker) | self._states.pop(broker.name, {}),
+            gauges=self.broker_gauges(broker)
+            | ({"store_full": 1.0} if broker.is_full else {})
+            | self._states.pop(broker.name, {}),
             histograms=_drained(self.store_times(broker)),
         )
 

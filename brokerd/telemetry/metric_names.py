@@ -124,6 +124,7 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
             store_bytes="size of the file of the store",
             wal_bytes="size of its write-ahead log",
         ),
+        *_gauges("flag", store_full="1 while the disk has no room for new messages (REL-26)"),
         *_gauges("dialog endpoints", endpoints="in the store, in any state"),
         Metric("endpoints_{state}", MetricKind.GAUGE, "dialog endpoints", "of them, in that state"),
         *_times(

@@ -13,7 +13,7 @@ from itertools import pairwise
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Failure, Gauge
-from spark_jobs.report.words import counted, duration, hours_of, number
+from spark_jobs.report.words import counted, duration, hours_of, number, signed
 
 NIGHTS = 3
 """Number of nights in a row of growth that count as a leak until shown otherwise."""
@@ -28,6 +28,8 @@ FAILED_PART = 0.01
 """The part of the messages received above which a new failure has status ACT."""
 
 COVERED = 0.99
+CLOCK_TOLERANCE_S = 300.0
+"""The largest difference of two clocks that is no concern (Numbers: clock tolerance)."""
 
 
 class Status(IntEnum):
@@ -68,6 +70,8 @@ class Standing:
 def alerts(data: Data) -> Iterator[Point]:
     """Yield all alerts except those about the books and the coverage of the logs."""
     yield from _stuck(data)
+    yield from _shut(data)
+    yield from _clocks(data)
     yield from _slow(data)
     yield from _failed(data)
     yield from _growing(data)
@@ -144,6 +148,71 @@ def _stuck(data: Data) -> Iterator[Point]:
                 f"{gauge.instance} than the night before.",
                 "See what their groups failed with, then release, edit or end them.",
                 f"brokerd group ls --parked --broker {gauge.broker}",
+            )
+
+
+def _shut(data: Data) -> Iterator[Point]:
+    """Yield queues that were off or full, and stores that were full, for some hours of the day."""
+    at_the_end = {
+        (one.instance, one.broker, one.name) for one in queues(data) if one.verdict == "STOPPED"
+    }
+    for (instance, broker, scope, name), hours in sorted(_by_subject(data).items()):
+        last = hours[max(hours)]
+        is_off = (instance, broker, name) in at_the_end
+        if scope == "queue" and not is_off and (off := _hours_with(hours, "off")):
+            yield Point(
+                Status.LOOK,
+                f"Queue {name} at {instance} was switched off for a time, from {off}.",
+                "It is on again; see what had switched it off.",
+                f"brokerd queue show {name} --broker {broker}",
+            )
+        if scope == "queue" and (full := _hours_with(hours, "full")):
+            is_now = bool(_last(last, "full"))
+            yield Point(
+                Status.ACT if is_now else Status.LOOK,
+                f"Queue {name} at {instance} {'is' if is_now else 'was'} full, from {full}: it "
+                "took no message.",
+                "Have its messages received, or raise its limit.",
+                f"brokerd queue show {name} --broker {broker}",
+            )
+        if scope == "instance" and (full := _hours_with(hours, "store_full")):
+            is_now = bool(_last(last, "store_full"))
+            yield Point(
+                Status.ACT if is_now else Status.LOOK,
+                f"The disk of {instance} {'is' if is_now else 'was'} full, from {full}: broker "
+                f"{broker} took no message.",
+                "Make room; the daemon goes on by itself.",
+                "brokerd doctor",
+            )
+
+
+def _hours_with(hours: _Hours, gauge: str) -> str:
+    """Return the hours in which a gauge was not zero, as text; "" = none."""
+    found = [at for at, gauges in sorted(hours.items()) if _most(gauges, gauge)]
+    return hours_of([at // HOUR_US % 24 for at in found]) if found else ""
+
+
+def _clocks(data: Data) -> Iterator[Point]:
+    for (instance, _, scope, name), hours in sorted(_by_subject(data).items()):
+        at = max(hours)
+        jump = hours[at].get("clock_jump_s")
+        if scope == "instance" and jump is not None and _last(hours[at], "clock_jump_s"):
+            yield Point(
+                Status.LOOK,
+                f"The clock of the machine of {instance} has jumped by {signed(jump.last)}.",
+                "Set it right; if it is right, confirm it.",
+                "brokerd clock confirm",
+            )
+        ahead = [one for gauges in hours.values() if (one := gauges.get("clock_ahead_s"))]
+        if not ahead:
+            continue
+        newest = max(ahead, key=lambda one: one.last_at)
+        if abs(newest.last) > CLOCK_TOLERANCE_S:
+            yield Point(
+                Status.LOOK,
+                f"The clock of {name} differs from that of {instance} by {signed(newest.last)}.",
+                "Compare both with a clock that is right, and set the one that is wrong.",
+                "date -u",
             )
 
 

@@ -146,9 +146,10 @@ def test_a_queue_stands_as_its_last_hours_say(case: str) -> None:
     gauges, counters, verdict = STANDINGS[case]
     data = day(gauges=gauges, counters=counters)
     assert [one.verdict for one in queues(data)] == [verdict]
-    said = texts(data)
+    said = [one for one in texts(data) if one[0] is Status.ACT]
     assert bool(said) == (verdict in {"STALLED", "STOPPED"})
-    assert all(status is Status.ACT for status, _ in said)
+    was_off = [text for status, text in texts(data) if status is Status.LOOK]
+    assert bool(was_off) == (case == "on again")
 
 
 SLOW = {
@@ -218,6 +219,34 @@ def test_a_disk_that_fills_within_a_week_is_said() -> None:
     assert (status, "in 2.0 days" in text) == (Status.ACT, True)
     assert texts(day(nights=nights(1e6))) == []
     assert disk_days(day(nights=nights(0))) == {}
+
+
+def test_what_was_shut_for_a_time_is_said_with_its_hours() -> None:
+    off = (*(gauge("off", 1.0, hour=hour) for hour in (8, 9)), gauge("ready", 0.0))
+    ((status, text),) = texts(day(gauges=off))
+    assert status is Status.LOOK
+    assert "Queue orders at east was switched off for a time, from 08:00 to 10:00" in text
+    ((status, text),) = texts(day(gauges=(gauge("ready", 0.0), gauge("full", 1.0))))
+    assert (status, "Queue orders at east is full" in text) == (Status.ACT, True)
+    store: dict[str, Any] = {"scope": "instance", "name": ""}
+    for last, wanted in ((1.0, Status.ACT), (0.0, Status.LOOK)):
+        full = gauge("store_full", 1.0, last=last, **store)
+        ((status, text),) = texts(day(gauges=(full, gauge("store_bytes", 1.0, **store))))
+        assert status is wanted
+        assert "The disk of east " in text
+        assert "broker main took no message" in text
+
+
+def test_clocks_that_differ_or_jump_are_said() -> None:
+    there: dict[str, Any] = {"scope": "destination", "name": "tcp://west:4022", "broker": ""}
+    assert texts(day(gauges=(gauge("clock_ahead_s", 299.0, **there),))) == []
+    for ahead in (-1200.0, 1200.0):
+        ((status, text),) = texts(day(gauges=(gauge("clock_ahead_s", ahead, **there),)))
+        assert status is Status.LOOK
+        assert "The clock of tcp://west:4022 differs from that of east by " in text
+    own: dict[str, Any] = {"scope": "instance", "name": "", "broker": ""}
+    ((status, text),) = texts(day(gauges=(gauge("clock_jump_s", -86_400.0, **own),)))
+    assert (status, "has jumped by" in text) == (Status.LOOK, True)
 
 
 def test_a_certificate_is_said_two_weeks_before_it_expires() -> None:
