@@ -9,7 +9,6 @@ Never:  lets anything of the machine that it is made on into the package: the sa
 """
 
 import argparse
-import compileall
 import gzip
 import os
 import platform
@@ -19,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from py_compile import PycInvalidationMode
 
 from tools.lock import ROOT, lock_path
 from tools.package.man_pages import pages, version
@@ -96,13 +94,10 @@ def _environment(root: Path, python: Path, work: Path) -> None:
     for one in packages.glob("*.dist-info"):
         for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
             (one / name).unlink(missing_ok=True)  # they name paths of this machine, or pip
-    compileall.compile_dir(
-        packages,
-        quiet=2,
-        stripdir=str(root),
-        prependdir="/",
-        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
-    )
+    # In a process of its own: what is compiled depends on the order of sets and on what was shared.
+    compiling = [str(python), "-m", "compileall", "-q", "-s", str(root), "-p", "/"]
+    compiling += ["--invalidation-mode", "unchecked-hash", str(packages)]
+    run_step(compiling, environ={"PYTHONHASHSEED": "0"})
     (place / "bin" / "brokerd").write_text(_COMMAND.format(place=PLACE))
 
 
