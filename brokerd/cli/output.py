@@ -135,6 +135,7 @@ def fitted(
 
 
 _ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHORT_ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){0,3}(-[0-9a-f]{12})?")
 _NOTHING: Final = frozenset({"", "-", "0", "no"})
 _GAP: Final = 2
 
@@ -160,9 +161,18 @@ def _rich_table(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
+    drawn = Table(
+        title=Text(title),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for at, column in enumerate(columns):
+        ids = [len(row[at]) for row in cells if _SHORT_ID.fullmatch(row[at])]
+        drawn.add_column(
+            column, overflow="fold", min_width=max(ids, default=None), no_wrap=bool(ids)
+        )
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
     console = Console(width=terminal_width(), highlight=False)

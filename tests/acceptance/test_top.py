@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 class Terminal:
     """A terminal with a program in it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, *words: str, **environment: str) -> None:
         self.own, far = pty.openpty()
         self.resize(80, 24)
         self.before = termios.tcgetattr(far)
@@ -60,8 +60,9 @@ class Terminal:
         environ |= {"TERM": "xterm-256color", "PYTHONPATH": str(Path(brokerd.__file__).parents[1])}
         environ.pop("COLUMNS", None)
         environ.pop("LINES", None)
+        environ |= environment
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _AT_THE_TERMINAL, "top", "--every", "0.2", "--address", address],
+            [sys.executable, "-c", _AT_THE_TERMINAL, *words],
             stdin=far,
             stdout=far,
             stderr=far,
@@ -102,8 +103,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(address: str) -> Iterator[Terminal]:
-    made = Terminal(address)
+def terminal(*words: str, **environment: str) -> Iterator[Terminal]:
+    made = Terminal(*words, **environment)
     try:
         yield made
     finally:
@@ -119,7 +120,7 @@ def terminal(address: str) -> Iterator[Terminal]:
 def test_it_is_live_answers_keys_and_leaves_the_terminal_as_it_was(
     served: Served, way_out: str
 ) -> None:
-    with terminal(served.address) as screen:
+    with terminal("top", "--every", "0.2", "--address", served.address) as screen:
         frame = screen.shows(lambda text: "closed" in text)
         lines = frame.split("\n")
         assert len(lines) <= 24
@@ -171,7 +172,7 @@ def test_without_a_terminal_one_frame_is_printed(served: Served, capsys: Capture
 def test_a_daemon_that_goes_and_comes_back_is_followed(tmp_path: Path) -> None:
     daemon = Served(tmp_path, OBJECTS)
     daemon.start()
-    with terminal(daemon.address) as screen:
+    with terminal("top", "--every", "0.2", "--address", daemon.address) as screen:
         screen.shows(lambda text: "closed" in text)
         daemon.stop()
         gone = screen.shows(lambda text: "NO ANSWER" in text)
@@ -181,3 +182,27 @@ def test_a_daemon_that_goes_and_comes_back_is_followed(tmp_path: Path) -> None:
         screen.press("q")
         assert screen.left() == 0
     daemon.stop()
+
+
+@pytest.mark.rule("MON-77", "MON-76")
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize(
+    "words", [("status",), ("doctor",), ("queue", "ls"), ("dialog", "ls"), ("group", "ls")]
+)
+def test_what_is_printed_fits_a_terminal_and_has_colours_if_they_are_wanted(
+    served: Served, words: tuple[str, ...], is_plain: bool
+) -> None:
+    no_colour = {"NO_COLOR": "1"} if is_plain else {}
+    with terminal(*words, "--address", served.address, **no_colour) as screen:
+        assert screen.left() in (0, 1, 2)
+    lines = _CONTROL.sub("", screen.all).split("\n")
+    for line in lines:
+        assert len(line.rstrip()) <= 80 or "brokerd " in line, line  # a command is never wrapped
+    if words[0] in ("status", "doctor"):
+        assert ("\x1b[31m" in screen.all) is not is_plain
+    with brokerd.sync.connect(served.address) as bk:
+        handles = [row["conversation_handle"] for row in bk.view("conversation_endpoints")]
+    if words == ("dialog", "ls"):
+        shown = " ".join(lines)
+        assert all(one[:8] in shown for one in handles)
+        assert not any(one in shown for one in handles)
