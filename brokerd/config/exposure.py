@@ -81,15 +81,22 @@ def openings(
     allows_plaintext: bool,
     core_dumps: bool,
     has_grants: bool,
+    plain_http: str = "",
 ) -> tuple[str, ...]:
     """Return a sentence for everything that these settings open, but for listeners above (SEC-88).
 
-    `encryption`, `authentication`: of the broker endpoint, which listens at `peer_addresses`."""
+    `encryption`, `authentication`: of the broker endpoint, which listens at `peer_addresses`.
+    `plain_http`: the address for HTTP without TLS; empty = there is none."""
     may = "what is granted to public" if has_grants else "everything"
     local = [one for one in client_addresses if _is_tcp(one) and is_local_address(one)]
     said = [
         f"clients at {one} prove nothing: every user of this machine may do {may}" for one in local
     ]
+    if _is_tcp(plain_http):
+        said.append(
+            f"HTTP at {plain_http}: every user of this machine may read figures, names of queues "
+            "and addresses of peers"
+        )
     if trusts_network and all(map(is_local_address, client_addresses)):
         said.append(
             "clients.trust_network admits clients of other machines in clear, should a listener "

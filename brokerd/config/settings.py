@@ -590,4 +590,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             allows_plaintext=self.transport.allow_plaintext,
             core_dumps=self.daemon.core_dumps,
             has_grants=bool(self.clients.grants),
+            plain_http="" if self.http.tls else self.http_address,
         )

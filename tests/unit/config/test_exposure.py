@@ -176,6 +176,8 @@ PLAIN = 'encryption = "disabled"\nauthentication = "none"\n'
             ["every user of this machine may do what is granted to public"],
         ),
         ("[daemon]\ncore_dumps = true\n", ["daemon.core_dumps"]),
+        ('[http]\nlisten = "TCP://127.0.0.1:1"\n', ["every user of this machine may read figures"]),
+        ('[http]\nlisten = "TCP://127.0.0.1:1"\ntls = true\n', []),
     ],
 )
 def test_everything_else_that_settings_open_has_a_sentence(
