@@ -39,7 +39,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -150,6 +150,9 @@ deb: set-up ## the Debian package in dist/, for this machine's Python
 
 deb-test: set-up ## installs, upgrades, removes and purges the package in a root of its own; needs root
 	@$(BIN)/python -m pytest -q tests/packages/debian.py $(ARGS)
+
+image-test: set-up ## carries out deploy/Dockerfile in a root of its own and runs the daemon; needs root
+	@$(BIN)/python -m pytest -q tests/packages/image.py $(ARGS)
 
 sbom: set-up ## the bill of materials (CycloneDX) of what users install, in build/sbom
 	@$(BIN)/python -m tools.sbom $(ARGS)
