@@ -399,7 +399,7 @@ class Changeset:
             if body is None
             else self._hash(endpoint, not endpoint.is_initiator, sequence, body, key),
             body,
-            flags_of(body),
+            HEADERS if type(body) is Content else 0,  # `flags_of` without a call
         )
         if key is not None:
             self._own(key, Owner.WAITING, order, body)

@@ -17,11 +17,12 @@ from brokerd.app.dialog import Dialog
 from brokerd.app.pool import DialogPool, PoolOptions, Receipt
 from brokerd.app.reader import Ctx
 from brokerd.app.session import Session
+from brokerd.app.tracing import Tracing
 from brokerd.client.admin import Admin
 from brokerd.client.file_recorder import FileRecorder
 from brokerd.client.groups import LockedGroup
 from brokerd.client.messages import Message
-from brokerd.client.outcomes import End, Park, Retry
+from brokerd.client.outcomes import End, Park, Reply, Retry
 from brokerd.client.recorder import Recorder
 from brokerd.client.savepoint import Savepoint
 from brokerd.client.session import Session as VerbSession
@@ -43,11 +44,15 @@ PARTS: Final[dict[str, tuple[type, ...]]] = {
     "Transactions": (Transaction, Savepoint, LockedGroup),
     "Messages": (Message,),
     "Dialogs, posts and deliveries": (Dialog, Delivery, Receipt, DialogPool, PoolOptions),
-    "Apps": (Contract, App, Ctx, End, Retry, Park),
+    "Apps": (Contract, App, Ctx, Reply, End, Retry, Park),
+    "Traces": (Tracing,),
     "Administration": (Admin,),
     "Recording": (Recorder, FileRecorder),
 }
-_FOR_THE_SDK: Final = frozenset({"ask_commit", "receive_alone", "send_alone", "queue_of"})
+_FOR_THE_SDK: Final = frozenset(
+    {"ask_commit", "receive_alone", "send_alone", "queue_of"}
+    | {"began", "begin_send", "received", "processing"}
+)
 """Methods that are public for other modules of brokerd, not for programs."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -107,7 +112,9 @@ def _fields(kind: type) -> dict[str, str]:
     return {name: text for one in owners for name, text in field_docs(one).items()}
 
 
-_MADE_BY_PROGRAMS: Final = frozenset({"App", "Contract", "End", "FileRecorder", "Park", "Retry"})
+_MADE_BY_PROGRAMS: Final = frozenset(
+    {"App", "Contract", "End", "FileRecorder", "Park", "Reply", "Retry", "Tracing"}
+)
 
 
 def _function(one: _Function, name: str, *, level: int) -> Iterator[str]:

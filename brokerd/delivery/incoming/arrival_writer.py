@@ -530,9 +530,12 @@ def check_run(
             about = "about " if item.fragments > 1 else ""
             text = f"{about}{max(size, announced)} bytes are more than this broker takes"
             return run[:at], (checks.TOO_LARGE, text)
-        body, whole, refusal = _whole_body(broker, live, run, at, inspected)
-        if refusal is not None:
-            return run[:at], refusal
+        body: bytes | None = item.body
+        whole = item.fragments == 1
+        if not whole or item.flags:  # most messages are one fragment, without headers
+            body, whole, refused = _whole_body(broker, live, run, at, inspected)
+            if refused is not None:
+                return run[:at], refused
         refusal = checks.refuse_message(
             contract,
             item.message_type,
