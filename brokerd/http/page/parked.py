@@ -14,9 +14,10 @@ from brokerd.http.page.shell import Column, choice, facts, pager, section, table
 from brokerd.http.page.words import age, badge, ident, lines, link, name, number, said
 from brokerd.ids import parse
 from brokerd.protocol import admin_verbs as admin
+from brokerd.protocol.transitions import State
 
 PAGE: Final = 50
-STATES: Final = ("parked", "waiting", "counted")
+HELD: Final = ("parked", "waiting", "counted")
 _TONES: Final = {"parked": "bad", "waiting": "warn", "counted": ""}
 
 
@@ -24,7 +25,7 @@ async def load(desk: Desk, query: Query) -> Row:
     """Return a page of the held groups of a broker."""
     broker = broker_of(desk, query)
     state = query.get("state", "parked")
-    state = state if state in STATES else "parked"
+    state = state if state in HELD else "parked"
     page = await desk.view(
         broker,
         "parked_groups",
@@ -81,7 +82,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
     return join(
         el(
             "div",
-            choice("state", "/parked", kept, STATES),
+            choice("state", "/parked", kept, HELD),
             choice("broker", "/parked", kept, data["brokers"]),
             class_="tools",
         ),
@@ -186,6 +187,9 @@ DIALOG_COLUMNS: Final = (
     Column("unread", is_number=True),
     Column("error", is_wide=True),
 )
+DIALOG_STATES: Final = {
+    state.value: state.name.replace("_", " ").lower() for state in State if state is not State.NONE
+}
 DIALOG_TONES: Final = {"ER": "bad", "DI": "warn", "DO": "warn", "CD": ""}
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from brokerd.clock import Instant, dated, show_instant
 from brokerd.errors import BrokerError
 from brokerd.http.guard import status_of
-from brokerd.http.page import deeds, dialogs, network, now, parked, queues, readers
+from brokerd.http.page import deeds, dialog, dialogs, network, now, parked, queues, readers
 from brokerd.http.page.assets import PATH, Assets
 from brokerd.http.page.desk import Desk, Query, Row
 from brokerd.http.page.html import Child, Html
@@ -45,7 +45,7 @@ SECTIONS: Final = (
     Section("/queues", "Queues", queues.load, queues.draw),
     Section("/queue", "Queue", queues.load_one, queues.draw_one, "/queues", "name"),
     Section("/dialogs", "Dialogs", dialogs.load, dialogs.draw),
-    Section("/dialog", "Dialog", dialogs.load_one, dialogs.draw_one, "/dialogs", "handle"),
+    Section("/dialog", "Dialog", dialog.load, dialog.draw, "/dialogs", "handle"),
     Section("/parked", "Parked", parked.load, parked.draw),
     Section("/group", "Group", parked.load_one, parked.draw_one, "/parked", "group"),
     Section("/network", "Network", network.load, network.draw),
