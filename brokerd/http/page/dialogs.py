@@ -1,6 +1,6 @@
 """Dialogs: found by id, service, state or a header of a message that waits (MON-51).
 
-Reads:  `conversation_endpoints`, messages for their headers.      Calls: nothing that changes a thing.
+Reads:  `conversation_endpoints`, messages for their headers.     Calls: nothing that changes.
 Never:  reads more for one search than a few pages of what waits, or shows a body.
 """
 
