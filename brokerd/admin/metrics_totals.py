@@ -54,7 +54,8 @@ class Kind(msgspec.Struct, Generic[_T], frozen=True):
     scope: Scope
     labels: Callable[[_T], dict[str, str]]
     trouble: Callable[[_T], tuple[float, ...]]
-    """The larger, the rather an object has series of its own. Called for all objects."""
+    """The larger, the rather an object has series of its own; empty = all its figures are zero.
+    Called for all objects."""
     counters: Callable[[_T], Mapping[str, int]]
     gauges: Callable[[_T], Mapping[str, float]]
     histograms: Callable[[_T], Mapping[str, Histogram]]
@@ -96,11 +97,13 @@ class Bounded(Generic[_T]):
         chosen = {number for *_, number in nlargest(self._most, ranked)}
         await breathe()
         self._shown = frozenset(named[number][0] for number in chosen)
-        gauges: dict[str, float] = {}
+        gauges = dict.fromkeys(kind.gauges(objects[0]), 0.0) if objects else {}
+        zeros = dict.fromkeys(kind.counters(objects[0]), 0) if objects else {}
         for number, (key, one) in enumerate(named):
-            self._count(key, one, is_other=number not in chosen)
-            if number not in chosen:
-                self._add_gauges(gauges, one)
+            if ranked[number][0] or key in self._last:  # else there is nothing to add up
+                self._count(key, one, is_other=number not in chosen)
+                if number not in chosen:
+                    self._add_gauges(gauges, one)
             if number % STEP == STEP - 1:
                 await breathe()
         await breathe()
@@ -116,7 +119,7 @@ class Bounded(Generic[_T]):
             Totals(
                 scope=kind.scope,
                 labels=labels,
-                counters=dict(self._counters),
+                counters=zeros | self._counters,
                 gauges=gauges,
                 histograms=dict(self._histograms),
             ),
@@ -260,9 +263,11 @@ class Scrape:
         def trouble(one: tuple[Broker, QueueState]) -> tuple[float, ...]:
             _, queue = one
             ready, parked = queue.ready_count, queue.parked
-            if not ready and not parked:
-                return (0.0, 0.0, 0.0, float(queue.enqueued))
             is_off = not queue.queue.receive_enabled or queue.is_at_limit()
+            if not ready and not parked:
+                if not queue.enqueued and not is_off and queue.queue.activation is None:
+                    return ()
+                return (0.0, 0.0, 0.0, float(queue.enqueued))
             oldest = queue.oldest_at
             age = 0.0 if oldest is None else float(now() - oldest)
             return (float(is_off), float(parked), age, float(ready))

@@ -140,6 +140,31 @@ async def test_scrapes_within_a_second_get_the_same_answer(start: Start) -> None
     assert later != first
 
 
+@pytest.mark.rule("MON-34")
+async def test_other_work_runs_every_hundred_samples(start: Start) -> None:
+    site = await start()
+    await site.session.apply(
+        {"broker": {"name": "main"}, "queue": [{"name": f"q{number}"} for number in range(60)]},
+        ensure=True,
+    )
+    clock, breaths = Later.than(site), 0
+    sleep_until = clock.sleep_until
+
+    async def counted(deadline: float) -> None:
+        nonlocal breaths
+        breaths += 1
+        await sleep_until(deadline)
+
+    clock.sleep_until = counted
+    text, _ = await scrape(site)
+    lines = text.splitlines()
+    assert len([one for one in lines if one.startswith("# TYPE ")]) == len(
+        {one for one in lines if one.startswith("# TYPE ")}
+    )
+    assert breaths >= len(lines) / metrics.STEP
+    assert len([one for one in lines if "brokerd_queue_wait_seconds" in one]) > 10 * metrics.STEP
+
+
 @pytest.mark.rule("MON-32")
 async def test_every_family_has_a_text_and_its_type(start: Start) -> None:
     site = await start()

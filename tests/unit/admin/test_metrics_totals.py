@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 
 from brokerd.admin.metrics_totals import OTHER, STEP, Bounded, Kind, Totals
@@ -122,6 +123,33 @@ def test_what_is_gone_is_forgotten_and_what_is_made_again_counts_anew() -> None:
     assert named(collect(bounded, [*things[:3], again]))[OTHER].counters == {"enqueued": 17}
     assert named(collect(bounded, things[:1]))[OTHER].counters == {"enqueued": 17}
     assert len(bounded._last) == 1
+
+
+@pytest.mark.rule("MON-33")
+def test_what_has_no_figures_is_not_added_up_and_is_shown_last() -> None:
+    asked: list[str] = []
+
+    def counters(one: Thing) -> dict[str, int]:
+        asked.append(one.name)
+        return {"enqueued": one.count}
+
+    def trouble(one: Thing) -> tuple[float, ...]:
+        return (float(one.trouble),) if one.count else ()
+
+    kind = msgspec.structs.replace(KIND, counters=counters, trouble=trouble)
+    things = [Thing(str(number)) for number in range(100)]
+    things[70].work(1)
+    bounded = Bounded(kind, most=2)
+    found = named(collect(bounded, things))
+    assert "70" in found
+    assert len(found) == 3
+    assert set(asked) == {"0", *found} - {OTHER}
+    things[80].work(5)
+    things[80].trouble = things[81].trouble = 1
+    things[81].work(1)
+    assert named(collect(bounded, things))[OTHER].counters == {"enqueued": 0}
+    things[70].work(2)
+    assert named(collect(bounded, things))[OTHER].counters == {"enqueued": 2}
 
 
 @pytest.mark.rule("MON-34")

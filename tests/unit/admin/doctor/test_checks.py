@@ -26,7 +26,7 @@ from brokerd.cli.main import cli
 from brokerd.client.admin_answers import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine
-from brokerd.config.settings import Clients, Transport
+from brokerd.config.settings import Clients, HttpSettings, Transport
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.telemetry.status import (
     CertificateStatus,
@@ -359,10 +359,14 @@ def test_connections_refused_long_ago_are_told_but_do_not_count() -> None:
 @pytest.mark.rule("END-18", "MON-22")
 @pytest.mark.parametrize(
     ("kind", "section", "settings"),
-    [("peers", "transport", Transport), ("clients", "clients", Clients)],
+    [
+        ("peers", "transport", Transport),
+        ("clients", "clients", Clients),
+        ("http", "http", HttpSettings),
+    ],
 )
 def test_connections_that_were_refused_name_each_setting_that_keeps_them_out(
-    kind: str, section: str, settings: type[Clients | Transport]
+    kind: str, section: str, settings: type[Clients | HttpSettings | Transport]
 ) -> None:
     names = {field.name for field in fields(settings)}
     for reason in TEXTS:
