@@ -74,7 +74,7 @@ class Bounded(Generic[_T]):
         self._most = most
         self._shown: frozenset[tuple[str, ...]] = frozenset()
         self._last: dict[tuple[str, ...], tuple[Mapping[str, int], dict[str, HistogramTotals]]] = {}
-        """What was counted up to the last scrape, by the labels of an object; nothing is kept as
+        """Figures up to the last scrape, by the labels of an object; nothing is kept as
         long as all objects have series."""
         self._counters: dict[str, float] = {}
         self._histograms: dict[str, HistogramTotals] = {}

@@ -96,12 +96,12 @@ def _answer(request: web.Request, found: list[Check]) -> web.Response:
         state = "not_ready" if failed else "ready"
         return web.json_response({"status": state, "checks": said}, status=status)
     if "verbose" in request.query:
-        lines = [f"[{'ok' if one.ok else 'FAILED'}] {_say(one)}" for one in found]
+        lines = [f"[{'ok' if one.ok else 'FAILED'}] {_line(one)}" for one in found]
     else:
-        lines = [_say(one) for one in failed]
+        lines = [_line(one) for one in failed]
     verdict = "not ready" if failed else "ready"
     return web.Response(status=status, text="\n".join([verdict, *lines]) + "\n")
 
 
-def _say(one: Check) -> str:
+def _line(one: Check) -> str:
     return one.name if one.ok or not one.reason else f"{one.name}: {one.reason}"

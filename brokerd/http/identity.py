@@ -36,7 +36,7 @@ class Browser(msgspec.Struct, frozen=True):
 
     who: Who
     csrf: str
-    """What its pages send along with a POST."""
+    """Value that its pages send along with a POST."""
     until: float
 
 

@@ -77,8 +77,8 @@ class Caller:
     def __init__(self, who: Who, *, csrf: str, reads: Reads) -> None:
         self.who = who
         self.csrf = csrf
-        """What a POST of this caller carries as header `X-Brokerd-CSRF`, or as the form field
-        `csrf`."""
+        """Value that a POST of this caller carries as header `X-Brokerd-CSRF`, or as the form
+        field `csrf`."""
         self._reads = reads
         self._sessions: dict[str, Session] = {}
 

@@ -18,7 +18,7 @@ class LocalStream(asyncio.Transport):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.extra: dict[str, object] = {}
-        """What is known of the far end, for `get_extra_info`."""
+        """Facts about the far end, for `get_extra_info`."""
         self._loop = loop
         self._protocol: asyncio.BaseProtocol | None = None
         self._far: LocalStream | None = None
