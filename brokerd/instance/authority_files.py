@@ -13,6 +13,7 @@ from typing import Final
 from brokerd.config.settings import CertificateAuthority
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.security.authority import Authority
+from brokerd.security.certificates import Certificate
 from brokerd.security.names import Kind
 from brokerd.storage.private_files import open_secret
 from brokerd.telemetry.log import Log
@@ -42,6 +43,15 @@ class AuthorityFiles:
         """Return whether a CA vouches for principals of this kind."""
         rule = self._settings.peers if kind is Kind.PEER else self._settings.clients
         return self._settings.file is not None and bool(rule)
+
+    def certificate(self) -> Certificate | None:
+        """Return the certificate of this instance; None = there is no CA, or it cannot be read."""
+        if self._settings.file is None:
+            return None
+        try:
+            return self.authority().certificate
+        except BrokerError:
+            return None
 
     def have_changed(self) -> bool:
         """Return whether the files are others than at the previous call."""

@@ -54,7 +54,10 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
         fault=world.fault,
     )
     parts.certificate_expiry = CertificateExpiry(
-        credentials=parts.credentials, clock=world.clock, log=parts.log
+        credentials=parts.credentials,
+        clock=world.clock,
+        log=parts.log,
+        of_authority=parts.authority.certificate,
     )
     parts.grants = part_options.grants(settings)
 

@@ -6,15 +6,15 @@ Wakes:  with the slow pass; a line is written 30, 7 and 1 days before, at the en
         each start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from brokerd.clock import SECOND, Clock, show_instant
-from brokerd.security.certificates import show_id
-from brokerd.security.credentials import Credentials, Installed
+from brokerd.security.certificates import Certificate, show_id
+from brokerd.security.credentials import Credentials, Installed, Purpose
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CERTIFICATE
-from brokerd.telemetry.status import CertificateStatus, replacement
+from brokerd.telemetry.status import BY_AUTHORITY, CertificateStatus, replacement
 
 DAY: Final = 24 * 3600 * SECOND
 STAGES: Final = (0, 1, 7, 30)
@@ -27,8 +27,20 @@ class CertificateExpiry:
     If a newer certificate is installed already, the end of an older one needs no action (SEC-9).
     """
 
-    def __init__(self, *, credentials: Credentials, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        credentials: Credentials,
+        clock: Clock,
+        log: Log,
+        of_authority: Callable[[], Certificate | None] = lambda: None,
+    ) -> None:
+        """Create the watch.
+
+        `of_authority`: returns the certificate that a company's own CA has made for this instance;
+        None = there is none, or it cannot be read (SEC-67)."""
         self._credentials = credentials
+        self._of_authority = of_authority
         self._clock = clock
         self._log = log
         self._logged: dict[bytes, int] = {}
@@ -76,7 +88,8 @@ class CertificateExpiry:
         now = self._clock.utc()
         left: dict[str, float] = {}
         for one in self._in_use():
-            name = "own_certificate_days" if one.principal is None else "peer_certificate_days"
+            is_own = one.principal in (None, BY_AUTHORITY)
+            name = "own_certificate_days" if is_own else "peer_certificate_days"
             days = (one.certificate.not_after - now) / DAY
             left[name] = min(days, left.get(name, days))
         return left
@@ -91,3 +104,11 @@ class CertificateExpiry:
             if known is None or known.certificate.not_after < one.certificate.not_after:
                 last[key] = one
         yield from last.values()
+        certificate = self._of_authority()
+        if certificate is not None:
+            yield Installed(
+                certificate=certificate,
+                purpose=Purpose.TRANSPORT,
+                principal=BY_AUTHORITY,
+                installed_at=certificate.not_before,
+            )

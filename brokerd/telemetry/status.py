@@ -395,8 +395,16 @@ def expiry(one: CertificateStatus) -> str:
     return f"the {one.purpose} certificate of {whose} {when}: {show_instant(one.not_after)}"
 
 
+BY_AUTHORITY: Final = "ca.certificate"
+"""Owner, in reports, of the certificate that a company's own CA has made for this instance."""
+
+
 def replacement(owner: str) -> str:
-    """Return the way to replace a certificate. `owner`: a principal; empty = this instance."""
+    """Return the way to replace a certificate.
+
+    `owner`: a principal, or `BY_AUTHORITY`; empty = this instance."""
+    if owner == BY_AUTHORITY:
+        return "have the CA make the next one, and replace the files of ca.certificate and ca.key"
     if not owner:
         return (
             "brokerd certificate renew makes the next one and sends it to the peers; clients need "

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from brokerd.clock import SystemClock
 from brokerd.config.settings import Authentication, CertificateAuthority, Encryption
 from brokerd.errors import InvalidArgument, UnsafeFile
 from brokerd.ids import InstanceId
 from brokerd.instance.authority_files import AuthorityFiles
+from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.protocol.connection_effects import LoginOutcome
 from brokerd.security.authority import Authority, context_of, name_of
 from brokerd.security.certificates import read_certificate
-from brokerd.security.credentials import Kind, Principal
+from brokerd.security.credentials import Credentials, Kind, Principal
 from brokerd.security.names import rule_problem
 from brokerd.security.tls import Contexts
 from brokerd.telemetry.log import NullLog
+from brokerd.telemetry.status import replacement
 from brokerd.transport.login_guard import LoginGuard
 from tests.authority import HOUR, Ca
 from tests.integration.transport.conftest import QUICK, Node
@@ -298,3 +301,22 @@ async def test_who_is_revoked_meanwhile_is_gone_with_the_next_pass(
     await west.until(lambda: not west.node.transport.peers.online)
     status = await west.refused(east)
     assert status.reason == "auth_failed"
+
+
+@pytest.mark.rule("SEC-69", "NBT-21")
+def test_the_certificate_of_the_ca_is_watched_as_well(tmp_path: Path) -> None:
+    files = AuthorityFiles(written(tmp_path, Ca("root")), NullLog())
+    watch = CertificateExpiry(
+        credentials=Credentials(),
+        clock=SystemClock(),
+        log=NullLog(),
+        of_authority=files.certificate,
+    )
+    (row,) = watch.soon()
+    assert (row.owner, row.days_left) == ("ca.certificate", 0)
+    assert "have the CA make the next one" in replacement(row.owner)
+    assert set(watch.days_left()) == {"own_certificate_days"}
+    assert watch.check() == 1
+    (tmp_path / "key.pem").unlink()
+    assert watch.soon() == []
+    assert AuthorityFiles(CertificateAuthority(), NullLog()).certificate() is None
