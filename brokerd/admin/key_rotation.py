@@ -29,6 +29,7 @@ from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CERTIFICATE
+from brokerd.telemetry.status import foreign_key, way_to_master_key
 
 AT_ONCE: Final = 500
 """Dialogs whose keys are encrypted anew in one transaction."""
@@ -157,8 +158,13 @@ class KeyRotation:
             is_known = identity.master_key in master.former_fingerprints
             if not is_known and await store.run(has_keys, writes=False):
                 self._foreign[name] = identity.broker_id
+                problem = foreign_key(name)
                 self._log.error(
-                    CERTIFICATE, subclass="no_master_key", problem=_foreign_key(name), broker=name
+                    CERTIFICATE,
+                    subclass="no_master_key",
+                    problem=problem,
+                    broker=name,
+                    hint=way_to_master_key(problem),
                 )
                 return
             if is_known:
@@ -198,11 +204,4 @@ class KeyRotation:
         mine = (master.fingerprint, *master.former_fingerprints)
         theirs = [name for name, one in self._owners().items() if one and one not in mine]
         names = sorted({*self._foreign, *theirs} - {""})
-        return "; ".join(_foreign_key(name) for name in names)
-
-
-def _foreign_key(name: str) -> str:
-    return (
-        f"the keys of dialogs of broker {name!r} are encrypted by another master key: copy "
-        f"{NAME} from the instance that has had this broker open, and start again"
-    )
+        return "; ".join(foreign_key(name) for name in names)

@@ -395,6 +395,25 @@ def expiry(one: CertificateStatus) -> str:
     return f"the {one.purpose} certificate of {whose} {when}: {show_instant(one.not_after)}"
 
 
+def foreign_key(broker: str) -> str:
+    """Return that another instance's master key encrypts the dialogs of a broker (SEC-73)."""
+    return f"{_FOREIGN_KEY} {broker!r} are encrypted by another master key than the one here"
+
+
+def way_to_master_key(problem: str) -> str:
+    """Return what to do about a problem with the master key, as `no_master_key` has it."""
+    if problem.startswith(_FOREIGN_KEY):
+        return (
+            "copy master.key, with mode 0600, from the instance that had the broker open, and "
+            "restart the daemon"
+        )
+    return (
+        "put master.key back from a backup of the same time, and restart the daemon; if it is lost "
+        "for good: brokerd certificate replace-key"
+    )
+
+
+_FOREIGN_KEY: Final = "the keys of dialogs of broker"
 BY_AUTHORITY: Final = "ca.certificate"
 """Owner, in reports, of the certificate that a company's own CA has made for this instance."""
 

@@ -29,6 +29,7 @@ from brokerd.telemetry.status import (
     apart,
     expiry,
     replacement,
+    way_to_master_key,
 )
 from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DISPLACED, FULL
 from brokerd.units import counted, show_duration
@@ -118,8 +119,7 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         level = error if one.is_refused else warning
         yield level("D61", f"file {one.path}", f"it {one.problem}", one.mend)
     if status.no_master_key:
-        mend = "put master.key back from a backup of the same time, and restart the daemon; if it "
-        mend += "is lost for good: brokerd certificate replace-key"
+        mend = way_to_master_key(status.no_master_key)
         yield error("D04", about, status.no_master_key, mend)
     for certificate in status.certificates:
         level = error if certificate.days_left < 0 else warning

@@ -40,6 +40,7 @@ from brokerd.telemetry.status import (
     PublicGrant,
     QueueStatus,
     StoreStatus,
+    foreign_key,
 )
 from brokerd.transport.door import DESCRIPTORS, TEXTS
 
@@ -306,6 +307,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "instance here", "execute on *", "remove it from clients.grants"),
     ("D04", told(no_master_key="/d/master.key is not there"), "instance here", "is not there",
      "put master.key back"),
+    ("D04", told(no_master_key=foreign_key("main")), "instance here",
+     "'main' are encrypted by another", "copy master.key"),
     ("D26", told(certificates=(CertificateStatus(owner="peer:west", purpose="transport",
      not_after=Instant(NOW), days_left=6),)), "certificate of peer:west",
      "the transport certificate of peer:west expires in 6 days", "brokerd peer add west"),
