@@ -237,7 +237,7 @@ async def test_an_error_message_tells_its_error(session: Session, daemon: Daemon
 
 @pytest.mark.rule("CLP-36")
 def test_further_elements_of_a_message_are_ignored() -> None:
-    fields = [*astuple(message(3, b"x")), 1, {}, "of a later version", 7]
+    fields = [*astuple(message(3, b"x")), 1, {}, {}, "of a later version", 7]
     (found,) = read_messages([fields])
     assert (found.sequence, found.body, found.timer_name, found.status) == (3, b"x", None, 1)
     with pytest.raises(ProtocolError):
