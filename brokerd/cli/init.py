@@ -139,7 +139,7 @@ def command(directory: Path, pair: bool, name: str | None) -> None:
     print_line(f"  brokerd status -c {named}")
     question = "answerer --from asker --contract questions/v1 --type Question"
     print_line(f"  brokerd send --to {question} --body '{{}}' -c {named}")
-    print_line(f"  brokerd receive answerer_q -c {named}")
+    print_line(f"  brokerd receive answerer_q --ack -c {named}")
     if pair:
         print_line(f"  brokerd peer pair --share answerer -c {named}")
 

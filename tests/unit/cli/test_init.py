@@ -24,6 +24,7 @@ def test_what_init_writes_is_accepted(
     said = capsys.readouterr().out
     files = str(place / "brokerd.toml"), "--objects", str(place / "objects.toml")
     assert f"brokerd serve -c {files[0]} --objects {files[2]}" in said
+    assert "brokerd receive answerer_q --ack -c" in said  # without it the command refuses
     assert main(["config", "check", *files]) == 0
     settings = load(place / "brokerd.toml").settings
     assert settings.instance.name == "east"
