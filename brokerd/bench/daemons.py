@@ -23,7 +23,7 @@ from brokerd.bench.children import ending, killed, started, status_of
 from brokerd.bench.measuring import BenchFailed
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
-from brokerd.config.whole_checks import MAX_SOCKET_PATH
+from brokerd.config.bounds import MAX_SOCKET_PATH
 from brokerd.errors import DaemonUnreachable, ProcessEnded, UsageError
 from brokerd.storage.private_files import make_private_directory
 

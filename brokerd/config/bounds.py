@@ -5,9 +5,12 @@ PURE.   Reads: nothing.      Calls: nothing.
 """
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
+
+MAX_SOCKET_PATH: Final = 107
+"""Longest path of a Unix socket, in bytes."""
 
 
 class Range(msgspec.Struct, frozen=True):

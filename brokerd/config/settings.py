@@ -7,6 +7,7 @@ Never:  reads a file (`loading.py` does) or knows the objects of a broker (`brok
 """
 
 import enum
+import os
 from collections.abc import Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from brokerd.config.bounds import Count, Moment, Pattern, Range, Size, Span, Wait
+from brokerd.config.bounds import MAX_SOCKET_PATH, Count, Moment, Pattern, Range, Size, Span, Wait
 from brokerd.config.exposure import OpenListener, beyond_this_machine, encrypted_http, openings
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
@@ -148,8 +149,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     """Whether the daemon listens for HTTP at all."""
     listen: str = ""
-    """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/http.sock`. Browsers and
-    Prometheus need TCP, for example `TCP://127.0.0.1:8022`."""
+    """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/http.sock`, unless that path
+    is too long for a socket. Browsers and Prometheus need TCP, such as `TCP://127.0.0.1:8022`."""
     tls: bool = False
     """Whether connections are encrypted with the instance's certificate; callers then show a
     certificate that is installed for them. Beyond this machine it must be on (SX-25)."""
@@ -516,7 +517,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Address of the HTTP listener: `unix:PATH` or `TCP://host:port`; empty = there is none."""
         if not self.http.enabled:
             return ""
-        return self.http.listen or f"unix:{self.instance.data_dir / 'http.sock'}"
+        path = self.instance.data_dir / "http.sock"
+        # nobody has asked for it: a long path must not refuse a start
+        default = f"unix:{path}" if len(os.fsencode(path)) <= MAX_SOCKET_PATH else ""
+        return self.http.listen or default
 
     def store_path(self, broker: str) -> Path:
         """Return the file of the store of a broker."""

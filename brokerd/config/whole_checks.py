@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+from brokerd.config.bounds import MAX_SOCKET_PATH
 from brokerd.config.exposure import is_local_address, is_loopback_host
 from brokerd.config.settings import (
     Authentication,
@@ -24,9 +25,6 @@ from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
 from brokerd.security.names import rule_problem
-
-MAX_SOCKET_PATH: Final = 107
-"""Longest path of a Unix socket, in bytes."""
 
 
 def check_whole(settings: Settings, problems: Problems) -> None:
@@ -81,7 +79,7 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
 
 def _check_http(settings: Settings, problems: Problems) -> None:
     """Check the address of the HTTP listener, which beyond this machine is encrypted (SX-25)."""
-    if not settings.http.enabled:
+    if not settings.http_address:
         return
     address, tls = settings.http_address, settings.http.tls
     if not _check_address("http.listen", address, problems):

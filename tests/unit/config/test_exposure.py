@@ -98,6 +98,11 @@ def test_a_unix_socket_is_not_encrypted(write: Write) -> None:
 def test_the_http_listener_is_a_socket_beside_the_stores_by_default(write: Write) -> None:
     settings = load(write('[instance]\ndata_dir = "d"\n'), environ={}).settings
     assert settings.http_address == f"unix:{settings.instance.data_dir}/http.sock"
+    far = "d" * 60 + "/" + "e" * 60
+    text = f'[instance]\ndata_dir = "{far}"\n[clients]\nlisten = "TCP://127.0.0.1:1"\n'
+    assert load(write(text), environ={}).settings.http_address == ""
+    with pytest.raises(ConfigError, match=r"http\.listen: the socket path has"):
+        load(write(f'{text}[http]\nlisten = "unix:{far}/s"\n'), environ={})
 
 
 @pytest.mark.rule("SX-21", "CLP-130")
