@@ -160,8 +160,11 @@ class Parked:
 
 def row_of(broker: Broker, group: str) -> Row | None:
     """Return the row of `parked_groups` of a group (VIEW-14); None = it is not held any more."""
-    held = broker.held.by_id.get(GroupId(parse(group)))
-    if held is None:
+    try:
+        held = broker.held.by_id.get(GroupId(parse(group)))
+    except ValueError:  # whatever somebody asks for
+        return None
+    if held is None or show(held.row.group_id) != group:
         return None
     row, queue = held.row, broker.held.queue_of(held.row)
     return {

@@ -5,8 +5,9 @@ Never:  works through more than `SLICE` keys without letting other tasks run, or
         `SCAN` keys for one page, so that a filter that matches few gives short pages.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from heapq import nsmallest
+from itertools import product
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -38,6 +39,8 @@ class Keyed(NamedTuple):
     prepare: Callable[[Broker], Awaitable[Callable[[Key], list[Row]]]]
     """Function that returns a function that makes the rows of a key, in order; the broker may have
     lost them since."""
+    width: int = 1
+    """Number of parts of a key."""
 
 
 async def page_of(
@@ -48,7 +51,7 @@ async def page_of(
     named = columns[: KEYS[name]]
     after = after_of(options)
     rows_of = await keyed.prepare(broker)
-    keys = _chosen(keyed.keys(broker), named, options, after)
+    keys = _chosen(keyed, broker, named, options, after)
     page: list[Row] = []
     for count, key in enumerate(keys, 1):
         for row in rows_of(key):
@@ -74,16 +77,25 @@ _BEHIND: Final = "\U0010ffff"
 
 
 def _chosen(
-    keys: Iterable[Key], named: tuple[str, ...], options: ViewOptions, after: list[str] | None
+    keyed: Keyed,
+    broker: Broker,
+    named: tuple[str, ...],
+    options: ViewOptions,
+    after: list[str] | None,
 ) -> list[Key]:
     """Return the keys that may have rows of the page, in order."""
-    where = _where_of(options.where, named)
-    wanted = (
-        key
-        for key in keys
-        if (after is None or list(key) >= after[: len(key)])
-        and all(key[at] in values for at, values in where.items() if at < len(key))
-    )
+    where = _where_of(options.where, named[: keyed.width])
+    wanted: list[Key]
+    if len(where) == keyed.width:  # the rows are named, so no key has to be searched for
+        texts = [[one for one in where[at] if isinstance(one, str)] for at in range(keyed.width)]
+        wanted = list(dict.fromkeys(product(*texts)))
+    else:
+        wanted = keyed.keys(broker)
+        for at, values in where.items():
+            wanted = [key for key in wanted if key[at] in values]
+    if after is not None:
+        start = tuple(after[: keyed.width])
+        wanted = [key for key in wanted if key >= start]
     most = _enough(options, named)
     # Without other conditions each key has a row of the page, nearly always.
     return nsmallest(most, wanted) if most <= SLICE * 10 else sorted(wanted)

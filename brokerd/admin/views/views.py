@@ -170,8 +170,8 @@ class Views:
         self._keyed: dict[str, Keyed] = {
             "service_queues": Keyed(_queue_keys, self._service_queues),
             "parked_groups": Keyed(_group_keys, _held_groups),
-            "queue_monitors": Keyed(self._monitored, self._by_queue(readers.monitors)),
-            "activation_decisions": Keyed(self._monitored, self._by_queue(readers.decisions)),
+            "queue_monitors": Keyed(self._monitored, self._by_queue(readers.monitors), 2),
+            "activation_decisions": Keyed(self._monitored, self._by_queue(readers.decisions), 2),
         }
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:

@@ -145,7 +145,8 @@ async def load_one(desk: Desk, query: Query) -> Row:
     rows = (await desk.view(broker, "service_queues", where={"name": wanted}, limit=1)).rows
     if not rows:
         raise QueueNotFound(f"queue {wanted[:128]!r} is not in broker {broker!r}")
-    of_queue = {"queue_id": wanted, "broker_name": broker}
+    (own,) = (await desk.view(broker, "brokers", where={"name": broker}, limit=1)).rows
+    of_queue = {"broker_id": own["broker_id"], "queue_id": wanted}
     monitors = await desk.view(broker, "queue_monitors", where=of_queue, limit=1)
     services = await desk.view(broker, "services", where={"service_queue_id": wanted}, limit=20)
     tasks = await desk.view(broker, "activated_tasks", where=of_queue, limit=20)
