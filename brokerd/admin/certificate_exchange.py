@@ -215,7 +215,7 @@ class CertificateExchange:
             self._answers[principal] = frame
             self._answered.set()
         else:
-            self._spawn(self._take(peer, identity, frame))
+            self._spawn(self._install(peer, identity, frame))
 
     def _principal_of(self, identity: Identity | None) -> str | None:
         """Return the principal that a certificate has proven; None = nobody is known by one."""
@@ -223,7 +223,7 @@ class CertificateExchange:
             return None
         return identity.name if identity.name in self._store.credentials.principals else None
 
-    async def _take(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
+    async def _install(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
         """Install what a list has that is new, remove what it lacks, and answer."""
         refusals: list[str] = []
         offered = list(self._read(peer, frame, refusals))

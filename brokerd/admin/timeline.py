@@ -61,7 +61,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, Flow]
     """The messages of the initiator, and those of the target."""
     moments: tuple[Moment, ...]
-    """What is known of both sides, the earliest first."""
+    """The known events of both sides, the earliest first."""
     hangs: tuple[tuple[Tone, str], ...]
     """Sentences about what the dialog waits for, the most serious first; empty = for nothing."""
     ahead: int

@@ -50,7 +50,7 @@ class Absence(enum.Enum):
     """Why no daemon answers at an address."""
 
     STOPPED = enum.auto()
-    """Nothing listens there."""
+    """No program listens there."""
     SILENT = enum.auto()
     """Something accepts connections, and says nothing."""
     FORBIDDEN = enum.auto()

@@ -1,4 +1,4 @@
-"""What the verbs of an administrator answer (MAN, CLP).
+"""Answers to the verbs of an administrator (MAN, CLP).
 
 PURE.   Reads: nothing.      Calls: nothing.
 """

@@ -72,7 +72,9 @@ def call_site(verb: str, handler: CodeType | None = None, depth: int = 3) -> Sit
 
 
 _OF_SDK, _OF_LOOP, _PROGRAM = range(3)
-"""Whose code a file is. No enum: in Python 3.11 each look at a member is the call of a function."""
+"""The owners of code: the SDK, the event loop, the program.
+
+No enum: in Python 3.11 each look at a member is the call of a function."""
 _PLACES: Final[dict[str, int]] = {}
 _MOST_PLACES: Final = 4096
 

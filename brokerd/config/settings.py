@@ -218,12 +218,12 @@ class CertificateAuthority(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     """The certificate of this instance, in PEM, with intermediate ones behind it."""
     key: Path | None = None
-    """Its private key, in PEM, without a password; nobody else may read the file."""
+    """The private key of `certificate`, in PEM, without a password, for the daemon alone."""
     peers: str = ""
     """Rule for names: with `{name}.brokers.example`, a certificate for `west.brokers.example` is
     that of `peer:west`. Empty = peers have installed certificates."""
     clients: str = ""
-    """The same for client programs: `client:NAME`."""
+    """The rule for client programs, likewise: `client:NAME`."""
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):

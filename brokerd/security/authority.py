@@ -38,7 +38,7 @@ class Authority(Struct, frozen=True, kw_only=True):
     own: bytes
     """The certificate of this instance in PEM, and the intermediate ones below the root."""
     key: bytes
-    """Its private key in PEM, without a password."""
+    """The private key of the certificate, in PEM, without a password."""
     peers: str = ""
     """Rule for names of peers, such as `{name}.brokers.example`; "" = the CA vouches for none."""
     clients: str = ""

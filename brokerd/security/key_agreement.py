@@ -69,7 +69,7 @@ class SecurityHeader(Struct, frozen=True, array_like=True, forbid_unknown_fields
     """When the header was made; a late one may be a replay."""
     wrapped: bytes
     signature: bytes
-    """Of the ephemeral key, by the initiator; b"" = it stays anonymous."""
+    """The initiator's signature of the ephemeral key; b"" = it stays anonymous."""
 
     @property
     def is_anonymous(self) -> bool:

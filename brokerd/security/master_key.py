@@ -115,7 +115,7 @@ class MasterKey:
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """This key and the former ones, for the key file only."""
+        """The key and the former ones, for the key file only."""
         return (self._key, *self._former)
 
 

@@ -40,7 +40,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What a list of certificates changes."""
+    """The changes that a list of certificates makes."""
 
     new: tuple[Offered, ...] = ()
     gone: tuple[bytes, ...] = ()

@@ -24,7 +24,7 @@ from tools.lock import ROOT
 
 SUMMARY = "dialogs between services that survive crashes"
 _WITH_ENDPOINT = {"BROKERD_ENDPOINT__PORT": "4022"}
-"""What makes a section that the defaults do not have, with its own defaults."""
+"""Variables that add a section which the defaults lack, with the defaults of its keys."""
 _FILES = (
     ("/etc/brokerd/brokerd.toml", "the settings of the daemon that systemd runs"),
     ("/var/lib/brokerd", "its stores, keys and backups"),

@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     """The fault."""
     mend: str = ""
-    """What to do, in words; empty = the commands say it."""
+    """The remedy in words; empty = the commands say it."""
     sort: Sort = Sort.DIAGNOSIS
     commands: tuple[str, ...] = ()
     """Commands that show more or repair the fault, in this order, without placeholders (MON-74)."""

@@ -38,7 +38,7 @@ _AT_THE_PEER: Final[dict[str, str]] = {
         "brokerd doctor at the other side names the cause; it is asked for {service}"
     ),
 }
-"""What to do about messages that the other side does not take, by status key."""
+"""The remedy for messages that the other side does not take, by status key."""
 
 
 def failed_dialogs(found: Iterable[FailedDialogs], now: Instant) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     status: InstanceStatus
     """The status; of the queues it has only those that need somebody."""
     left_out: tuple[str, ...] = ()
-    """What was not checked because there is too much of it."""
+    """The things that were not checked because there are too many."""
 
 
 class OwnDoctor:

@@ -1,4 +1,4 @@
-"""What `brokerd top` shows: figures of an instance, and frames of text made of them.
+"""Top: the figures of an instance that `brokerd top` shows, and the frames of text made of them.
 
 `board.py` makes figures and rates of two answers to `status`; `keys.py` is the state of the
 screen, and what each key does to it; `frame.py` makes the lines of one frame. All are pure:

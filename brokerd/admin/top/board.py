@@ -49,7 +49,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     max_readers: int
     handler: str
     trouble: str
-    """What is wrong with it; empty = nothing."""
+    """The fault of the line; empty = none."""
     pain: int
     """How badly: 0 = nothing is wrong, 1 and 2 = it will mend itself, 3 and more = it will not."""
 

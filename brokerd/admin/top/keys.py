@@ -18,7 +18,7 @@ LONGEST_FILTER: Final = 60
 
 
 class Mode(enum.Enum):
-    """What the keys are for."""
+    """The meaning that keys have at present."""
 
     LIST = enum.auto()
     FILTER = enum.auto()
@@ -29,7 +29,7 @@ class Mode(enum.Enum):
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user has chosen."""
+    """The choices of the user."""
 
     mode: Mode = Mode.LIST
     order: str = "pain"

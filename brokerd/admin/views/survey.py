@@ -42,7 +42,7 @@ class SurveyedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """How badly somebody is needed: 5 = off with messages, 4 = readers fail, 3 = parked groups,
     2 = full, or off without messages, 1 = messages wait and nothing reads, 0 = nothing is wrong."""
     why: str
-    """What is wrong, in a few words; empty if nothing is."""
+    """The fault in a few words; empty if there is none."""
     ready: int
     parked: int
     """Messages of parked groups."""

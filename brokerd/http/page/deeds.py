@@ -13,7 +13,7 @@ from brokerd.http.page import bodies, parked, queues
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, as_it_is, el, join
 from brokerd.http.page.shell import facts, field
-from brokerd.http.page.words import badge, command, ident, link, name, number, said, url
+from brokerd.http.page.words import badge, command, ident, link, name, number, sentence, url
 from brokerd.ids import parse
 from brokerd.telemetry.audit import Action
 from brokerd.units import counted
@@ -26,7 +26,7 @@ DONE: Final = {
     "edit": "The message has its new body, and the group was released.",
     "switch": "The queue was switched.",
 }
-"""What was done, by deed: texts of the page's own, which a query cannot forge."""
+"""The notice after each deed. A query names a deed, so it cannot put other texts on the page."""
 
 
 class Asked(NamedTuple):
@@ -78,7 +78,7 @@ def _about(broker: str, group: Row) -> Html:
         ("group", el("code", group["conversation_group_id"])),
         ("queue", name(group["queue"], "/queue", {"broker": broker, "name": group["queue"]})),
         ("state", badge(group["state"], "bad")),
-        ("reason", said(group["park_reason"])),
+        ("reason", sentence(group["park_reason"])),
         ("messages", number(group["messages"])),
         ("rollbacks in a row", number(group["rollback_streak"])),
         (
@@ -282,7 +282,7 @@ async def _confirm_switch(desk: Desk, query: Query) -> Asked:
                 ("broker", name(broker)),
                 ("can be received", number(row["ready_count"])),
                 ("parked", number(row["parked_count"])),
-                ("switched last", said(row["status_reason"])),
+                ("switched last", sentence(row["status_reason"])),
                 (
                     "culprit",
                     link(

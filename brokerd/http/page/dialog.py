@@ -25,7 +25,7 @@ from brokerd.http.page.words import (
     moment,
     name,
     number,
-    said,
+    sentence,
 )
 from brokerd.ids import parse
 from brokerd.protocol.inquiry import SideReport
@@ -133,7 +133,7 @@ def _hangs(joined: Joined) -> Html:
                 "p",
                 badge({"bad": "stuck", "warn": "waits"}.get(tone, "note"), tone),
                 " ",
-                said(text, 500),
+                sentence(text, 500),
             ),
             class_=tone,
         )
@@ -228,12 +228,12 @@ def _card(
             ("begun", moment(_shifted(one.began_at, one, data), now)),
             ("ends by itself", age(one.expires_at, now)),
             ("not acknowledged", number(one.pending)),
-            ("why", said(status)),
+            ("why", sentence(status)),
             ("next attempt", age(_shifted(one.next_attempt_at, one, data), now)),
             ("unread", number(one.unread)),
             ("queue", "on" if one.is_queue_on else badge("off", "bad")),
             ("group", group),
-            ("error", said(one.error_code)),
+            ("error", sentence(one.error_code)),
         ),
         class_="side",
     )
@@ -250,13 +250,13 @@ def _why_silent(data: Row) -> Html:
     last = steps[-1] if steps else None
     if last is not None and last["reason"]:
         what = status_text(last["reason"]) or last["reason"]
-        return said(f"It could not be asked: {what} {last['detail']}".strip(), 500)
+        return sentence(f"It could not be asked: {what} {last['detail']}".strip(), 500)
     if last is not None and last["outcome"] == "remote":
-        return said(
+        return sentence(
             f"It was asked at {last['where']}, and did not answer within {data['seconds']:.1f} s. "
             "It may be an older brokerd, or dispatcher.notices is off there."
         )
-    return said("It could not be asked.")
+    return sentence("It could not be asked.")
 
 
 _FLOW: Final = (
@@ -305,7 +305,7 @@ def _timeline(data: Row, now: Instant) -> Html:
                 "li",
                 el("span", moment(one.at, now), gap, class_="when"),
                 el("span", one.side, class_="where"),
-                el("span", said(one.text), class_="what"),
+                el("span", sentence(one.text), class_="what"),
                 class_=f"{one.side} {one.tone} {'later' if later else ''}".strip(),
                 data_what=one.what,
             )
@@ -342,7 +342,7 @@ def _way(data: Row) -> Html | None:
             ),
             name(one["route"]),
             join(one["outcome"], " ", name(one["where"])),
-            said(
+            sentence(
                 " ".join(
                     filter(
                         None, (status_text(one["reason"]) if one["reason"] else "", one["detail"])
@@ -388,7 +388,7 @@ def _waiting(data: Row, now: Instant) -> Html | None:
             age(one["last_attempt_at"], now),
             age(one["next_attempt_at"], now),
             f"{one['fragments_acked']} of {one['fragments_total']}",
-            said(one["transmission_status"] or one["status_key"]),
+            sentence(one["transmission_status"] or one["status_key"]),
         ]
         for one in rows
     ]
@@ -410,7 +410,7 @@ def _events(data: Row, now: Instant) -> Html | None:
             moment(one["at"], now),
             " ".join(filter(None, (str(one["subclass"] or ""), str(one["code"] or "")))),
             {True: "initiator", False: "target"}.get(one["is_initiator"], ""),
-            said(one["reason"], 1000),
+            sentence(one["reason"], 1000),
         ]
         for one in reversed(rows)
     ]
@@ -445,8 +445,8 @@ def _all(row: Row, now: Instant) -> Html:
         elif isinstance(value, int):
             shown = number(value)
         elif key in ("conversation_handle", "conversation_id", "far_broker_instance"):
-            shown = el("code", value) if value else said(None)
+            shown = el("code", value) if value else sentence(None)
         else:
-            shown = said(value, 1000)
+            shown = sentence(value, 1000)
         pairs.append((key.replace("_", " "), shown))
     return el("details", el("summary", "All columns of conversation_endpoints"), facts(*pairs))

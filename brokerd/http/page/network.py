@@ -9,7 +9,7 @@ from brokerd.clock import Instant
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
-from brokerd.http.page.words import age, badge, command, ident, name, number, said, size
+from brokerd.http.page.words import age, badge, command, ident, name, number, sentence, size
 
 PAGE: Final = 50
 _TONES: Final = {"online": "good", "suppressed": "bad", "connecting": "warn", "idle": ""}
@@ -78,9 +78,9 @@ def _endpoint(row: Row | None) -> Html:
             ),
         ),
         ("listens at", ", ".join(map(str, row["listener_address"])) or "nowhere"),
-        ("why not", said(row["listen_error"])),
-        ("peers prove who they are by", said(row["connection_auth"])),
-        ("encryption", said(row["encryption"])),
+        ("why not", sentence(row["listen_error"])),
+        ("peers prove who they are by", sentence(row["connection_auth"])),
+        ("encryption", sentence(row["encryption"])),
         ("forwards", "yes" if row["is_message_forwarding_enabled"] else "no"),
     )
 
@@ -106,7 +106,7 @@ def _destinations(rows: list[Row], now: Instant) -> Html:
             age(one["suppressed_until"], now),
             number(one["losses"]),
             join(
-                said(one["last_error"]),
+                sentence(one["last_error"]),
                 " ",
                 el("small", age(one["last_error_at"], now), " ago") if one["last_error"] else None,
                 _retry(one),
@@ -153,8 +153,8 @@ def _connections(rows: list[Row], now: Instant) -> Html:
             age(one["last_activity_time"], now),
             size(one["total_bytes_sent"]),
             size(one["total_bytes_received"]),
-            said(one["encryption_algorithm_desc"]),
-            said(one["error"]),
+            sentence(one["encryption_algorithm_desc"]),
+            sentence(one["error"]),
         ]
         for one in rows
     ]
@@ -178,7 +178,7 @@ def _routes(rows: list[Row], now: Instant) -> Html:
             name(one["address"]),
             join(
                 name(one["mirror_address"]),
-                el("small", said(one["mirror_state"])) if one["mirror_state"] else None,
+                el("small", sentence(one["mirror_state"])) if one["mirror_state"] else None,
             ),
             ident(one["broker_instance"]),
             age(one["lifetime"], now),
@@ -209,7 +209,7 @@ def _value(value: object) -> Child:
         return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
-    return number(value) if isinstance(value, int | float) else said(value)
+    return number(value) if isinstance(value, int | float) else sentence(value)
 
 
 def _bindings(rows: list[Row]) -> Html:

@@ -12,7 +12,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.http.page.desk import Desk, Query, Row
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, section, table, tiles
-from brokerd.http.page.words import age, badge, command, link, name, number, said, size
+from brokerd.http.page.words import age, badge, command, link, name, number, sentence, size
 from brokerd.units import counted
 
 MOST: Final = 50
@@ -131,8 +131,8 @@ def _finding(one: Any) -> Html:  # noqa: ANN401  # a Finding
             " ",
             el("span", one.code, class_="code"),
         ),
-        el("p", said(one.text, 1000)),
-        el("p", said(one.mend, 1000), class_="remark") if one.mend else None,
+        el("p", sentence(one.text, 1000)),
+        el("p", sentence(one.mend, 1000), class_="remark") if one.mend else None,
         [el("p", command(words)) for words in one.commands],
         class_=_TONES[one.level],
     )
@@ -256,7 +256,7 @@ def _destinations(data: Row, now: Instant) -> Html:
             number(to.messages),
             age(to.since, now),
             age(to.next_attempt_at, now),
-            said(" ".join(filter(None, (to.status_key, to.detail)))),
+            sentence(" ".join(filter(None, (to.status_key, to.detail)))),
         ]
         for to in data["destinations"]
     ]
@@ -282,7 +282,7 @@ def _stores(data: Row) -> Html:
             size(one.size_bytes),
             size(one.wal_bytes),
             size(one.free_bytes),
-            said(one.reason or one.loss),
+            sentence(one.reason or one.loss),
         ]
         for one in data["stores"]
     ]

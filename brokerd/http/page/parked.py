@@ -11,7 +11,7 @@ from brokerd.errors import GroupNotFound
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
-from brokerd.http.page.words import age, badge, ident, lines, link, name, number, said
+from brokerd.http.page.words import age, badge, ident, lines, link, name, number, sentence
 from brokerd.ids import parse
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol.transitions import State
@@ -69,8 +69,8 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
             number(one["rollback_streak"]),
             age(one["parked_at"], now),
             age(one["retry_at"], now),
-            said(one["park_reason"]),
-            said(_last_line(one["last_error"])),
+            sentence(one["park_reason"]),
+            sentence(_last_line(one["last_error"])),
         ]
         for one in data["groups"]
     ]
@@ -146,7 +146,7 @@ def draw_one(data: Row, _query: Query, now: Instant) -> Html:
             "p",
             badge(group["state"], _TONES[group["state"]]),
             " ",
-            said(group["park_reason"]),
+            sentence(group["park_reason"]),
             class_="lead",
         ),
         facts(
@@ -211,7 +211,7 @@ def dialog_table(rows: list[Row], broker: str, now: Instant, empty: str = "") ->
             number(one["pending_send_count"]),
             number(one["receive_sequence"]),
             number(one["unread_count"]),
-            said(one["error_text"] or one["error_code"]),
+            sentence(one["error_text"] or one["error_code"]),
         ]
         for one in rows
     ]

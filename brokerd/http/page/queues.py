@@ -14,7 +14,7 @@ from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.now import QUEUE_COLUMNS, queue_row
 from brokerd.http.page.shell import Column, choice, facts, field, pager, section, table
-from brokerd.http.page.words import age, badge, ident, link, moment, name, number, said, size
+from brokerd.http.page.words import age, badge, ident, link, moment, name, number, sentence, size
 from brokerd.ids import show
 from brokerd.objects.declared import Kind
 from brokerd.protocol import client_verbs as wire
@@ -230,7 +230,7 @@ def draw_one(data: Row, query: Query, now: Instant) -> Html:
             (
                 "switched",
                 join(
-                    said(queue["status_reason"]),
+                    sentence(queue["status_reason"]),
                     join(
                         ", ",
                         age(queue["status_changed_at"], now),
@@ -241,7 +241,7 @@ def draw_one(data: Row, query: Query, now: Instant) -> Html:
                     else None,
                 ),
             ),
-            ("last error", said(queue["last_error"])),
+            ("last error", sentence(queue["last_error"])),
         ),
         _switch(data, surveyed.is_on),
         _readers(data, now),
@@ -303,9 +303,9 @@ def _readers(data: Row, now: Instant) -> Html:
             ("running", f"{monitor['tasks_running']} of {queue['max_readers']}"),
             ("waiting in a receive", number(monitor["tasks_waiting"])),
             ("monitor", monitor["state"]),
-            ("another one", said(monitor["necessary"])),
+            ("another one", sentence(monitor["necessary"])),
             ("failed in a row", number(monitor["consecutive_failures"])),
-            ("last failure", said(monitor["last_failure"])),
+            ("last failure", sentence(monitor["last_failure"])),
             ("no start until", age(monitor["backoff_until"], now)),
         ),
         table("Readers that run", columns, tasks, "None runs at this moment."),
@@ -367,7 +367,10 @@ def headers(found: Row) -> Html:
         return Html()
     return el(
         "ul",
-        [el("li", el("code", key), " ", said(_plain(value), 120)) for key, value in found.items()],
+        [
+            el("li", el("code", key), " ", sentence(_plain(value), 120))
+            for key, value in found.items()
+        ],
         class_="headers",
     )
 

@@ -9,7 +9,7 @@ from brokerd.clock import Instant
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
-from brokerd.http.page.words import age, badge, moment, name, number, said
+from brokerd.http.page.words import age, badge, moment, name, number, sentence
 
 PAGE: Final = 50
 LATEST: Final = 100
@@ -95,7 +95,7 @@ def _decisions(rows: list[Row], now: Instant) -> Html:
         [
             moment(one["last_at"] or one["at"], now),
             badge(one["decision"], _TONES.get(one["decision"], "")),
-            said(one["text"], 500),
+            sentence(one["text"], 500),
             number(one["times"]),
         ]
         for one in rows
@@ -129,8 +129,8 @@ def _monitors(data: Row, now: Instant) -> Html:
             number(one["tasks_waiting"]),
             age(one["last_activated_time"], now),
             age(one["last_empty_rowset_time"], now),
-            said(one["necessary"]),
-            said(one["last_failure"]),
+            sentence(one["necessary"]),
+            sentence(one["last_failure"]),
         ]
         for one in data["monitors"]
     ]

@@ -122,7 +122,7 @@ class _Page:
         deed = request.match_info["deed"]
         if deed not in deeds.CONFIRM:
             raise web.HTTPNotFound(text="there is no such deed\n")
-        return await self._asked(
+        return await self._show_question(
             desk, _MENU_OF_DEED.get(deed, "/parked"), deeds.CONFIRM[deed], query
         )
 
@@ -131,11 +131,13 @@ class _Page:
 
         async def answer(request: web.Request) -> web.Response:
             sent = _first_of_each(await request.post())
-            return await self._asked(self._desk(request), "/queues", show, sent)
+            return await self._show_question(self._desk(request), "/queues", show, sent)
 
         return answer
 
-    async def _asked(self, desk: Desk, menu: str, ask: deeds.Confirm, query: Query) -> web.Response:
+    async def _show_question(
+        self, desk: Desk, menu: str, ask: deeds.Confirm, query: Query
+    ) -> web.Response:
         try:
             asked = await ask(desk, query)
         except BrokerError as error:

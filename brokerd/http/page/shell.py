@@ -22,7 +22,7 @@ MENU: Final = (
 
 
 class Frame(NamedTuple):
-    """What the document around a section shows."""
+    """The parts of the document around a section."""
 
     title: str
     path: str
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     is_live: bool = True
     """Whether the section is fetched again from time to time."""
     notice: str = ""
-    """What was done just now."""
+    """The notice of a deed that was done just now."""
 
 
 def document(frame: Frame, content: Child) -> bytes:

@@ -112,7 +112,7 @@ def clipped(value: str, most: int = LONGEST) -> str:
     return value if len(value) <= most else value[: most - 1] + "…"
 
 
-def said(value: object, most: int = LONGEST) -> Html:
+def sentence(value: object, most: int = LONGEST) -> Html:
     """Return a sentence of the daemon or an error on one line, or a dash."""
     if value in (None, ""):
         return el("span", _DASH, class_="none")

@@ -95,7 +95,7 @@ async def test_a_mistyped_service_gets_the_nearest_name(brokerd_instance: RigIns
     await declare(brokerd_instance)
     bk = brokerd_instance.session
     await bk.create("route", "far", service="inventory", address="TCP://10.0.0.7:4022")
-    for wrong, right in (("wherehouse", "warehouse"), ("invetory", "inventory")):
+    for wrong, right in (("wherehouse", "warehouse"), ("inventroy", "inventory")):
         with pytest.raises(ReceiveTimeout) as failed:
             await ask(bk, wrong)
         assert f'did you mean "{right}"?' in failed.value.message
