@@ -53,19 +53,25 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     if worries:
         print_line(f"  the commands that help: brokerd doctor {given_place()}".rstrip())
     print_line()
-    print_line(_who(status))
-    print_line(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
+    print_verdict("", "", _who(status), indent=2)
+    print_verdict(
+        "  ", "", f"clients {status.clients}, peers {status.peers}, {_listening(status)}", indent=4
+    )
     for listener in status.open_listeners:
-        print_line(f"  open to other machines: {describe(listener)}")
+        print_verdict("  ", "", f"open to other machines: {describe(listener)}", indent=4)
     for opening in status.openings:
-        print_line(f"  open: {opening}")
+        print_verdict("  ", "", f"open: {opening}", indent=4)
     for grant in status.open_to_public:
-        print_line(f"  open to everybody: {grant.permission} on {grant.securable}")
+        print_verdict(
+            "  ", "", f"open to everybody: {grant.permission} on {grant.securable}", indent=4
+        )
     for one in status.file_problems:
-        print_line(f"  {one.path} {one.problem}; {one.mend}")
+        print_verdict("  ", "", f"{one.path} {one.problem}; {one.mend}", indent=4)
     for door in status.doors:
         if door.refused:
-            print_line(f"  connections of {door.kind} refused: {_counts(door.refused)}")
+            print_verdict(
+                "  ", "", f"connections of {door.kind} refused: {_counts(door.refused)}", indent=4
+            )
     print_line()
     table(
         "queues",

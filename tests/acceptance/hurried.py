@@ -23,6 +23,7 @@ from brokerd.storage.executors import Threaded
 from brokerd.testing.clock import SimClock
 from brokerd.transport.network import SystemNetwork
 from tests.acceptance.one_process import Log
+from tests.acceptance.serving import free_port
 from tests.relay import Relay
 
 TURNS = 20
@@ -107,7 +108,7 @@ class Hurried:
                 clients=Clients(listen=self.address),
                 endpoint=Endpoint(
                     listen=("127.0.0.1",),
-                    port=0,
+                    port=free_port(),  # the same one after a stop and a start
                     encryption=Encryption.DISABLED,
                     authentication=Authentication.NONE,
                 ),

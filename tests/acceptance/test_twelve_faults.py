@@ -93,6 +93,28 @@ class Two:
                     return
                 self.thread.hurry(1)
 
+    def cut(self) -> None:
+        """Cut the way between east and west, whichever of the two connects."""
+
+        async def act() -> None:
+            self.west.relay.cut()
+            self.east.relay.cut()
+
+        self.thread.run(act())
+
+    def heal(self) -> None:
+        async def act() -> None:
+            self.west.relay.heal()
+            self.east.relay.heal()
+
+        self.thread.run(act())
+
+    def acknowledged(self, service: str) -> None:
+        """Wait until all messages for a service have arrived."""
+        with brokerd.sync.connect(self.east.address) as bk:
+            while bk.view("transmission_queue", where={"to_service_name": service}):
+                self.thread.hurry(1)
+
     def rolled_back(self, queue: str, times: int) -> None:
         """Let a reader of the west fail."""
         with brokerd.sync.connect(self.west.address) as bk:
@@ -153,7 +175,7 @@ def _cut(two: Two) -> None:
     two.serve("cut")
     two.send("cut")
     two.arrived("cut_q", 1)
-    two.thread.run(_call(two.west.relay.cut))
+    two.cut()
     two.send("cut", 3)
     two.thread.hurry(15)
 
@@ -163,15 +185,9 @@ def _retried(two: Two) -> None:
 
 
 def _heal(two: Two) -> None:
-    two.thread.run(_call(two.west.relay.heal))
+    two.heal()
     _retried(two)
-    with brokerd.sync.connect(two.east.address) as bk:
-        while any(row["to_service_name"] == "cut" for row in bk.view("transmission_queue")):
-            two.thread.hurry(1)
-
-
-async def _call(act: Callable[[], None]) -> None:
-    act()
+    two.acknowledged("cut")
 
 
 def _stopped(two: Two) -> None:
@@ -184,7 +200,7 @@ def _stopped(two: Two) -> None:
 def _clock(two: Two) -> None:
     two.serve("late", two.north)
     two.send("late")
-    two.thread.hurry(5)
+    two.acknowledged("late")
 
 
 def _contract(two: Two) -> None:
@@ -406,7 +422,7 @@ def test_a_cut_is_named_whenever_somebody_looks(tmp_path: Path, capsys: Capture)
         pair.serve("far")
         pair.send("far")
         pair.arrived("far_q", 1)
-        pair.thread.run(_call(pair.west.relay.cut))
+        pair.cut()
         pair.send("far", 3)
         pair.thread.hurry(12)
         for _ in range(12):
