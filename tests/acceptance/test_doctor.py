@@ -294,3 +294,18 @@ def test_a_daemon_that_is_there_and_says_nothing_is_not_taken_for_one_that_is_st
             status, (found,) = doctor(capsys, "-c", str(settings), "--ignore", "D43")
     assert (status, found["code"], found["sort"]) == (3, "D48", "problem")
     assert "says nothing" in found["mend"]
+
+
+@pytest.mark.rule("MON-76")
+def test_the_first_digits_of_an_id_are_enough(served: Served, capsys: Capture) -> None:
+    at = ("--address", served.address)
+    words = ("send", "--from", "desk", "--to", "nobody", "--body", "hello")
+    assert main([*words, "--json", *at]) == 0
+    handle = json.loads(capsys.readouterr().out)["conversation_handle"]
+    for command in (("dialog", "show"), ("dialog", "status")):
+        assert main([*command, handle[:8], "--json", *at]) == 0
+        assert handle in capsys.readouterr().out
+    assert main(["dialog", "show", f"{handle[:7]}z", *at]) == 64
+    assert main(["dialog", "end", handle[:13], "--cleanup", "--reason", "test", *at]) == 0
+    capsys.readouterr()
+    assert main(["dialog", "show", handle[:8], *at]) == 67
