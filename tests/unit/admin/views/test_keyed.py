@@ -19,6 +19,8 @@ class Counted:
 
     def __init__(self, count: int) -> None:
         self.names = [f"q{number:06d}" for number in range(count)]
+        self.gone: set[str] = set()
+        """Rows that are gone although their keys were listed."""
         self.made = 0
         self.turns = 0
 
@@ -35,7 +37,7 @@ class Counted:
 
     def _rows(self, key: Key) -> list[Row]:
         self.made += 1
-        if key[0] not in self.names:
+        if key[0] in self.gone or not key[0].startswith("q"):
             return []
         number = int(key[0][1:])
         row: Row = dict.fromkeys(COLUMNS["service_queues"])
@@ -97,8 +99,7 @@ async def test_a_filter_that_matches_few_gives_short_pages_and_lets_others_run()
 async def test_a_row_that_is_gone_is_left_out() -> None:
     rows = Counted(20)
     first = await rows.page(limit=5)
-    rows.names.remove("q000004")
-    rows.names.remove("q000006")
+    rows.gone = {"q000004", "q000006"}
     second = await rows.page(limit=5, after=first.next)
     assert [row["name"] for row in second.rows] == [f"q{n:06d}" for n in (5, 7, 8, 9, 10)]
 
