@@ -113,7 +113,7 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         yield warning("D60", about, f"open to other machines: {describe(listener)}", mend)
     for opening in status.openings:
         mend = "if this is not meant, change it; docs/reference/settings.md has the safe values"
-        yield info("D77", about, f"open: {opening}", mend)
+        yield info("D79", about, f"open: {opening}", mend)
     yield from _public(status)
     for one in status.file_problems:
         level = error if one.is_refused else warning

@@ -219,5 +219,9 @@ CODES: Final[dict[str, Code]] = {
         "Messages for a destination are held up: refused for now, or not acknowledged.",
         "The finding says by whom; `brokerd doctor` at the other side names the cause there.",
     ),
+    "D79": Code(
+        "Settings or objects let others in, or let messages leave in clear.",
+        "If this is not meant, change what the text names; if it is, nothing has to be done.",
+    ),
 }
 """Meaning and cure of each code."""

@@ -339,7 +339,7 @@ def test_rows_are_those_of_the_views() -> None:
 @pytest.mark.rule("SEC-88", "MON-22")
 def test_what_else_is_open_is_information() -> None:
     (found,) = examine(told(openings=("dialogs of broker main leave in clear",)))
-    assert (found.code, found.level) == ("D77", Level.INFO)
+    assert (found.code, found.level) == ("D79", Level.INFO)
     assert found.text == "open: dialogs of broker main leave in clear"
 
 
