@@ -16,6 +16,7 @@ from typing import Any, Final
 from brokerd.client.failures import Interrupted
 from brokerd.client.link import Link
 from brokerd.client.messages import Message, read_messages
+from brokerd.client.tracer import Tracer
 from brokerd.client.transaction import Transaction
 from brokerd.protocol.client_verbs import FOREVER_MS
 
@@ -33,13 +34,19 @@ class AutocommitReceiver:
     """The receives of one session outside a transaction, each a transaction of its own."""
 
     def __init__(
-        self, link: Link, begin: Callable[[], Transaction], *, is_watched: Callable[[], bool]
+        self,
+        link: Link,
+        begin: Callable[[], Transaction],
+        *,
+        is_recorded: bool,
+        tracer: Callable[[], Tracer | None],
     ) -> None:
-        """Create the receiver. `is_watched`: returns whether receives are recorded or traced."""
+        """Create the receiver. `tracer`: returns the tracer of the session, if it has one."""
         self._link = link
         self._clock = link.clock
         self._begin = begin
-        self._is_watched = is_watched
+        self._is_recorded = is_recorded
+        self._tracer = tracer
         self._kept: dict[Selectors, list[Message]] = {}
 
     async def receive(
@@ -62,14 +69,18 @@ class AutocommitReceiver:
     async def _receive_now(self, selectors: Selectors, max_messages: int | None) -> list[Message]:
         queue, conversation, group = selectors
         args = (queue, max_messages, conversation, group, None)
+        tracer, since = self._tracer(), self._clock.utc()
         answer = self._link.ask("receive", args, token=True)
-        if self._is_watched():
+        if self._is_recorded:
             self._begin().receive_alone(queue, answer)
         try:
-            return read_messages(await asyncio.shield(answer))
+            messages = read_messages(await asyncio.shield(answer))
         except asyncio.CancelledError:
             answer.add_done_callback(lambda done: self._keep_late(selectors, done))
             raise
+        if tracer is not None and messages:
+            tracer.received(queue, messages, since)
+        return messages
 
     async def _receive_waiting(
         self, selectors: Selectors, max_messages: int | None, wait_ms: int

@@ -68,15 +68,14 @@ class Session:
         self._recorder = recorder
         self._clock = link.clock
         self._transactions = 0
-        self._autocommit = AutocommitReceiver(link, self.transaction, is_watched=self._is_watched)
+        self._autocommit = AutocommitReceiver(
+            link, self.transaction, is_recorded=recorder is not None, tracer=lambda: self.tracing
+        )
         self.tracing: Tracer | None = None
         self.client_id = client_id
         self.drain_wait = DRAIN_WAIT
         """Seconds without a message after which a reader of an App ends, if activation has started
         it (ACT-25, PBT-7)."""
-
-    def _is_watched(self) -> bool:
-        return self._recorder is not None or self.tracing is not None
 
     async def __aenter__(self) -> Self:
         """Return the session itself."""
@@ -227,7 +226,7 @@ class Session:
         """Send a message on one dialog, or on each of a list; durable when this returns (SND-1).
 
         The arguments are those of `Transaction.send`. The call waits while too many requests are
-        unanswered. A call that is cancelled may have sent the message or not.
+        unanswered. A cancelled call may have sent the message or not.
 
         Raises:
             InvalidState: the other side has ended the dialog, or it is broken.
@@ -267,10 +266,12 @@ class Session:
         if type(message_type) is not str and message_type is not None:
             wire_text(message_type, "message_type")
         given = None if headers is None else wire_headers(headers)
-        if self._recorder is None and self.tracing is None:
+        tracing = self.tracing
+        span = None if tracing is None else tracing.begin_send(handle, message_type, given)
+        if self._recorder is None and span is None:
             args = send_args(handle, message_type, packed, given)
             return self._link.transact((("send", args),)).future
-        return self.transaction().send_alone(handle, message_type, packed, given)
+        return self.transaction().send_alone(handle, message_type, packed, given, span)
 
     async def room(self) -> None:
         """Wait until the next send would be written at once.
@@ -401,8 +402,7 @@ class Session:
         """Make brokers match a declaration of objects, and return the changes (design D9).
 
         `dry_run`: only return the changes. `terminate_existing`: end the dialogs that need an
-        object to be altered or dropped (OBJ-36 to OBJ-38). `ensure`: only add missing objects
-        (SDK-4).
+        object to be altered or dropped (OBJ-36). `ensure`: only add missing objects (SDK-4).
 
         Raises:
             ObjectsRefused: the declaration cannot be applied; nothing was changed. The subclass
@@ -430,8 +430,8 @@ class Session:
             InvalidArgument: `kind` is not a kind of object.
             BrokerError: an error common to all requests; see `Session`.
         """
-        found = read_list(await self._link.ask("objects", (kind,) if kind else ()))
-        return [read_map(one) for one in found]
+        asked = (kind,) if kind else ()
+        return [read_map(one) for one in read_list(await self._link.ask("objects", asked))]
 
     async def create(self, /, kind: str, name: str, **declared: object) -> list[object]:
         """Create an object and return the changes: `create("queue", "orders_q", status="off")`.

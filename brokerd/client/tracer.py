@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from brokerd.client.messages import Message, read_messages
+from brokerd.client.messages import Message
 from brokerd.clock import Instant
 from brokerd.protocol.headers import Headers
 
@@ -84,8 +84,13 @@ class Spans:
         Raises: nothing.
         """
         span = self.tracer.begin_send(handle, message_type, headers)
-        if span is None:
-            return headers
+        return headers if span is None else self.add(span)
+
+    def add(self, span: SendSpan) -> dict[str, str | bytes] | None:
+        """Add the span of a send that has begun; return the headers to send.
+
+        Raises: nothing.
+        """
         self._open.append(span)
         return dict(span.headers) or None
 
@@ -109,17 +114,3 @@ class Spans:
         spans, self._open = self._open, []
         for span in spans:
             span.end(error)
-
-    def receive_alone(self, queue: str, asked: "asyncio.Future[object]", since: Instant) -> None:
-        """Arrange the span of a receive that is its own transaction.
-
-        Raises: nothing.
-        """
-
-        def answered(done: "asyncio.Future[object]") -> None:
-            if not done.cancelled() and done.exception() is None:
-                messages = read_messages(done.result())
-                if messages:
-                    self.tracer.received(queue, messages, since)
-
-        asked.add_done_callback(answered)

@@ -42,7 +42,7 @@ from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder
 from brokerd.client.recording import NOT_RECORDED, Recording
 from brokerd.client.savepoint import Savepoint
-from brokerd.client.tracer import Spans, Tracer
+from brokerd.client.tracer import SendSpan, Spans, Tracer
 from brokerd.clock import Instant
 from brokerd.errors import (
     BrokerError,
@@ -537,13 +537,14 @@ class Transaction:
         message_type: str | None,
         body: bytes | None,
         headers: dict[str, str | bytes] | None,
+        span: SendSpan | None,
     ) -> "asyncio.Future[None]":
         """Write and record a `submit_send`, whose arguments were checked; return its future.
 
         Raises: nothing.
         """
-        if self._spans is not None:
-            headers = self._spans.send(handle, message_type, headers)
+        if self._spans is not None and span is not None:
+            headers = self._spans.add(span)
         self._recording.sends(handle, message_type, body, headers)
         self._recording.event("commit", kind="invoke")
         self._exchange.close()
@@ -553,14 +554,12 @@ class Transaction:
         return sent if self._spans is None else self._spans.watch(sent)
 
     def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """Record and trace a receive that is its own transaction and has been requested already.
+        """Record a receive that is its own transaction and has been requested already.
 
         Raises: nothing.
         """
         self._exchange.close()
         self._recording.receives_alone(queue, asked)
-        if self._spans is not None:
-            self._spans.receive_alone(queue, asked, self._link.clock.utc())
 
     def act_for(self, handler: Callable[..., object] | None) -> None:
         """Name a handler as the caller of the next verbs, whose result they send (SDK-25).

@@ -1,6 +1,5 @@
 """Spans of what programs send, receive and handle, over two instances (MON-60 to MON-67)."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -264,4 +263,3 @@ def test_without_await_it_is_the_same(tmp_path: Path, spans: Spans) -> None:
             assert dialog.receive(Packed, timeout=30) == Packed("A1")
     sent, handled = spans.one("send warehouse"), spans.one("process warehouse")
     assert parent(handled) == identity(sent)[1]
-    assert asyncio.iscoroutinefunction(converse)
