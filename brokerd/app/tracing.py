@@ -71,6 +71,7 @@ class Tracing:
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("brokerd", tracer_provider=tracer_provider)
         self._current = trace.get_current_span
+        self._none = trace.INVALID_SPAN
         self._parent = parent
         self._sample = sample
         self._draw = (random or Random()).random  # noqa: S311  # which sends are traced
@@ -130,7 +131,7 @@ class Tracing:
 
     def _is_traced(self, current: Span) -> bool:
         """Return whether to go on with the current trace or to begin one."""
-        if current.get_span_context().is_valid:
+        if current is not self._none and current.get_span_context().is_valid:
             return current.is_recording()
         return self._sample >= 1 or self._draw() < self._sample
 
