@@ -60,6 +60,7 @@ def build_pairing(parts: Parts, settings: Settings, world: Surroundings) -> None
         introductions=introductions,
         network=world.network,
         confirm=confirm,
+        connect_again=parts.destinations.check_identities,
         random=world.keys or secret_bytes,
         spawn=parts.tasks.spawn,
         clock=world.clock,

@@ -40,13 +40,16 @@ class Joining:
         introductions: Introductions,
         network: Network,
         confirm: Confirm,
+        connect_again: Callable[[], None],
         clock: Clock,
     ) -> None:
+        """Create the part. `connect_again`: ends the pauses of addresses that refused logins."""
         self._own = own
         self._instance_id = instance_id
         self._introductions = introductions
         self._network = network
         self._confirm = confirm
+        self._connect_again = connect_again
         self._clock = clock
 
     async def join(self, code: Code, wishes: Wishes) -> Introduced:
@@ -99,6 +102,8 @@ class Joining:
         except BaseException:
             await self._introductions.undo(introduced, wishes)
             raise
+        # Messages that wait have made a connection too early, before the other side knew this one.
+        self._connect_again()
         return introduced
 
     async def _ask_for_the_same(

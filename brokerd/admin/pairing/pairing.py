@@ -99,6 +99,7 @@ class Pairing:
         introductions: Introductions,
         network: Network,
         confirm: Confirm,
+        connect_again: Callable[[], None],
         random: Callable[[int], bytes],
         spawn: Callable[[Coroutine[object, object, None]], object],
         clock: Clock,
@@ -121,6 +122,7 @@ class Pairing:
             introductions=introductions,
             network=network,
             confirm=confirm,
+            connect_again=connect_again,
             clock=clock,
         )
 

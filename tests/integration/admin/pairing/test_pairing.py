@@ -166,6 +166,26 @@ async def test_a_code_ends_by_age_by_its_maker_and_by_the_next_one(
     await join(west, await invite(east))
 
 
+@pytest.mark.rule("SEC-63")
+@two_machines
+async def test_what_was_refused_while_they_were_paired_is_tried_again_at_once(
+    east: Machine, west: Machine
+) -> None:
+    await join(west, await invite(east, shares=["urn:east"]))
+    assert await works(west, east)
+    (destination,) = west.instance.parts.destinations.known()
+    await east.session.admin.revoke_principal("peer:west")
+
+    def refuse() -> None:
+        if "peer:west" in east.credentials.principals:  # east installs it at this moment
+            destination.lost("auth_failed", "east does not know west yet")
+
+    east.credentials.watch(refuse)
+    await join(west, await invite(east, shares=["urn:east"]))
+    assert destination.losses
+    assert not destination.is_suppressed
+
+
 @pytest.mark.rule("SEC-60")
 @two_machines
 async def test_a_mistyped_code_makes_no_connection(east: Machine, west: Machine) -> None:
