@@ -138,7 +138,8 @@ CODES: Final[dict[str, Code]] = {
     "D43": Code("The disk is full, or nearly.", "Make room; the daemon goes on by itself."),
     "D44": Code(
         "Conversation groups are parked, or wait for their next attempt.",
-        "See the error, mend the program, then release, edit, discard or end the group.",
+        "See the error, mend the program, restart the daemon if its readers run in it, "
+        "then release, edit, discard or end the group.",
     ),
     "D45": Code(
         "Messages wait in a queue and nothing receives them.",
