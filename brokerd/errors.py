@@ -469,7 +469,10 @@ FOUND_BY_BROKERS: Final = {
         "create the service there, or correct its name; a broker_id, or the broker of the route"
         " that was taken, has to be that of the broker that has it",
     ),
-    -8494: ("access_denied", "have the right to send to this service granted there"),
+    -8494: (
+        "access_denied",
+        "have the other side grant it: brokerd grant send on SERVICE to PRINCIPAL",
+    ),
     -8495: ("already_acknowledged_elsewhere", "another copy of the service has the dialog: go on"),
     -8498: ("not_in_contract", "the contract differs there: apply the same declaration on both"),
     -9615: ("schema_validation_failed", "send a body that is what the schema there asks for"),

@@ -91,7 +91,7 @@ class ErrorEvents:
             self._number += 1
             self._kept.append(_Event(self._number, self._clock.utc(), event, fields))
         elif event == logs.AUDIT_CONVERSATION:
-            self._count_refusal(str(fields.get("broker") or ""), str(fields.get("reason") or ""))
+            self._count_refusal(fields)
 
     def rows(self) -> list[dict[str, object]]:
         """Return the rows of the view, the oldest first; a field that the line lacked is None."""
@@ -130,16 +130,24 @@ class ErrorEvents:
         rows = [*found.values(), *(one for one in self._refusals.values() if one.last_at >= since)]
         return sorted(rows, key=lambda one: -one.count)[:MOST_FAILURES]
 
-    def _count_refusal(self, broker: str, reason: str) -> None:
-        """Count a refused message; its sender could not prove who it is, so it gets no answer."""
+    def _count_refusal(self, fields: dict[str, object]) -> None:
+        """Count a refused message that began no dialog here.
+
+        The sender draws the name of its own service, so the kind does not depend on it."""
+        broker, reason = str(fields.get("broker") or ""), str(fields.get("reason") or "")
         before = self._refusals.pop((broker, reason), None)
         if before is None and len(self._refusals) >= KEPT_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
         self._refusals[broker, reason] = FailedDialogs(
             broker=broker,
+            service=str(fields.get("to_service") or ""),
+            far_service=str(fields.get("from_service") or ""),
             reason=reason,
             count=1 if before is None else before.count + 1,
+            is_of_dialogs=False,
             last_at=self._clock.utc(),
+            is_initiator=False,
+            principal=str(fields.get("principal") or ""),
         )
 
 

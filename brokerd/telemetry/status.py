@@ -207,10 +207,14 @@ class FailedDialogs(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the error, below 0; 0 = a message was refused for `reason`."""
     reason: str = ""
     count: int = 0
+    is_of_dialogs: bool = True
+    """Whether `count` is of dialogs; otherwise it is of messages whose dialog did not begin."""
     last_at: Instant = Instant(0)
     example: str = ""
-    """Identifier of the latest of these conversations."""
+    """Identifier of the latest of these conversations; empty = this side of it is gone."""
     is_initiator: bool | None = None
+    principal: str = ""
+    """The sender of refused messages that had no permission; empty = they had another fault."""
 
 
 class ClockApart(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,17 +370,18 @@ def _silence(to: DestinationStatus, now: Instant) -> int:
 
 def failure(one: FailedDialogs) -> str:
     """Return dialogs that failed as a sentence (MON-72)."""
-    ways = (
-        f"{one.service} to {one.far_service}"
-        if one.is_initiator is not False
-        else (f"{one.far_service} to {one.service}")
-    )
-    many = counted(one.count, "dialog", "dialogs")
-    under = f" under contract {one.contract}" if one.contract else ""
-    why = f"error {one.code}: {one.reason}" if one.code else one.reason
-    if not one.code:
-        return f"messages of {many} from {ways}{under} were refused: {why}"
-    return f"{many} from {ways}{under} failed: {why}"
+    ways = (("from", one.service), ("to", one.far_service))
+    if one.is_initiator is False:
+        ways = (("from", one.far_service), ("to", one.service))
+    named = "".join(f" {way} {service}" for way, service in ways if service)
+    if one.contract:
+        named += f" under contract {one.contract}"
+    if one.code:
+        return f"{counted(one.count, 'dialog')}{named} failed: error {one.code}: {one.reason}"
+    if not one.is_of_dialogs:
+        were = counted(one.count, "arriving message", "arriving messages")
+        return f"{were}{named} {'was' if one.count == 1 else 'were'} refused: {one.reason}"
+    return f"messages of {counted(one.count, 'dialog')}{named} were refused: {one.reason}"
 
 
 def apart(one: ClockApart) -> str:

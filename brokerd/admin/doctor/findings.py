@@ -5,11 +5,13 @@ Reads:  nothing.      Calls: nothing.      Never: queries an instance; `cli.doct
 
 import enum
 from collections.abc import Collection, Iterable
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
+from brokerd.units import show_duration
 
 Row = dict[str, Any]
 """A row of a view."""
@@ -36,6 +38,7 @@ class Sort(enum.StrEnum):
     """Something could not be checked."""
 
 
+_SHOWN_IN_SECONDS: Final = 120
 ORDER: Final = (Level.INFO, Level.WARNING, Level.ERROR)
 
 
@@ -101,3 +104,11 @@ def status_of(found: Iterable[Finding]) -> int:
 def clock_time(at: object) -> str:
     """Return an instant as text; "soon" if it is unknown."""
     return show_instant(Instant(at)) if isinstance(at, int) else "soon"
+
+
+def age(at: Instant, now: Instant) -> str:
+    """Return how long ago an instant was, in seconds or in whole minutes."""
+    seconds = max(0, now - at) // SECOND
+    if seconds < _SHOWN_IN_SECONDS:
+        return f"{seconds} s ago"
+    return f"{show_duration(timedelta(minutes=seconds // 60))} ago"

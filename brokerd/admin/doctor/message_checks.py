@@ -9,15 +9,26 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Final
 
-from brokerd.admin.doctor.findings import RECENT, Finding, Row, clock_time, error, info, warning
+from brokerd.admin.doctor.findings import (
+    RECENT,
+    Finding,
+    Row,
+    age,
+    clock_time,
+    error,
+    info,
+    warning,
+)
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.clock import SECOND, Instant
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import FOUND_BY_BROKERS
 from brokerd.routing.reasons import LACKING, Reason, status_text
+from brokerd.security.grants import PUBLIC
 from brokerd.telemetry.status import QUIET, DestinationStatus, FailedDialogs, failure, unsent
 from brokerd.units import counted
 
+_NO_PERMISSION: Final = -8494
 _AT_THE_PEER: Final[dict[str, str]] = {
     Reason.PEER_QUEUE_DISABLED: (
         "nothing is lost, and it goes on once the queue is on; at the daemon of the other side, "
@@ -45,19 +56,45 @@ def failed_dialogs(found: Iterable[FailedDialogs], now: Instant) -> Iterator[Fin
     """Yield the dialogs that failed, and messages that were refused, in the last hour (MON-72)."""
     for one in found:
         about = f"dialogs of broker {one.broker}" if one.broker else "dialogs"
-        text = f"{failure(one)}; the last at {clock_time(one.last_at)}"
+        text = f"{failure(one)}; the last {age(one.last_at, now)}"
         commands: list[str] = []
         mend = "the error comes from the broker at the other side, and says what it found"
-        if one.code in FOUND_BY_BROKERS:
+        if one.code == _NO_PERMISSION and (grant := _missing_grant(one)):
+            mend = f"the other side lacks a grant; there: {grant}"
+        elif one.code in FOUND_BY_BROKERS:
             mend = FOUND_BY_BROKERS[one.code][1]
         elif not one.code:
-            mend = "see at the sender who sends it; what is granted here:"
-            commands = ["brokerd who-can"]
+            mend, commands = _refused(one)
         if one.example:
             of = f" --broker {quote(one.broker)}" if one.broker else ""
             commands = [f"brokerd dialog ls --where conversation_id={one.example}{of}"]
         level = warning if now - one.last_at < RECENT else info
         yield level("D77", about, text, mend, *commands)
+
+
+def _missing_grant(one: FailedDialogs) -> str:
+    """Return the command for the other side that lets the dialogs begin; empty = unknown.
+
+    The other side says by which principal it knows this one (SEC-54)."""
+    principal, said, _ = one.reason.partition(" has no send permission")
+    if not said or not one.far_service or len(principal.split()) != 1:
+        return ""
+    return f"brokerd grant send on {quote(one.far_service)} to {quote(principal)}"
+
+
+def _refused(one: FailedDialogs) -> tuple[str, list[str]]:
+    """Return what helps where messages of another instance were refused, and the commands."""
+    who_can = "brokerd who-can"
+    if not one.principal:
+        return "see at the sender who sends it; what is granted here:", [who_can]
+    if one.principal == PUBLIC:
+        mend = "the sender has not proven who it is: pair with its instance (brokerd peer pair); "
+        return mend + "what is granted here:", [who_can]
+    if not one.service:
+        mend = f"broker {one.broker} has no service of the name that it sends to; what it may do:"
+        return mend, [f"{who_can} --principal {quote(one.principal)}"]
+    grant = f"brokerd grant send on {quote(one.service)} to {quote(one.principal)}"
+    return "if it is to send there, which goes for its next dialogs:", [who_can, grant]
 
 
 def examine_destinations(seen: Seen) -> Iterator[Finding]:

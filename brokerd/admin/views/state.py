@@ -23,7 +23,7 @@ from brokerd.delivery.outgoing.classification import HERE
 from brokerd.delivery.outgoing.transmission_status import Attempts, attempts
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
-from brokerd.ids import show
+from brokerd.ids import ConversationId, parse, show
 from brokerd.model import QueueStatus as QueueChange
 from brokerd.routing.reasons import Reason, status_text
 from brokerd.security.grants import Entry
@@ -207,13 +207,34 @@ class StateReport:
             lingering_after=about.lingering_after,
             idle_dialogs=self._idle(),
             dialog_limits=tuple(self._dialog_limits()),
-            failed_dialogs=tuple(self._failed_dialogs(Instant(now - round(RECENT_S * SECOND)))),
+            failed_dialogs=tuple(await self._failed(Instant(now - round(RECENT_S * SECOND)))),
             clocks_apart=tuple(
                 ClockApart(peer=peer, ahead=ahead)
                 for peer, ahead in self._destinations.clocks()
                 if abs(ahead) > CLOCK_TOLERANCE.total_seconds()
             ),
         )
+
+    async def _failed(self, since: Instant) -> list[FailedDialogs]:
+        """Return the failures since an instant; an example that is gone is left out (MON-84)."""
+        found = list(self._failed_dialogs(since))
+        kept: set[tuple[str, str]] = set()
+        for name in {one.broker for one in found if one.example} & self._brokers.keys():
+            broker = self._brokers[name]
+            wanted = [
+                ConversationId(parse(one.example))
+                for one in found
+                if one.example and one.broker == name
+            ]
+            for endpoint in await broker.store.endpoints.by_names((), wanted):
+                if not broker.endpoints.is_removed(endpoint.key):
+                    kept.add((name, show(endpoint.conversation_id)))
+        return [
+            one
+            if not one.example or (one.broker, one.example) in kept
+            else msgspec.structs.replace(one, example="")
+            for one in found
+        ]
 
     @property
     def condition(self) -> str:

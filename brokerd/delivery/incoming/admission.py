@@ -60,6 +60,8 @@ class Admission:
             subclass="no_send_permission",
             broker=broker.name,
             reason=f"{sender} may not send to {target}",
+            principal=sender,
+            to_service=service if service in broker.services else None,
             from_service=item.from_service,
             neighbour=show(neighbour),
             ssb_code=-NO_SEND_PERMISSION,

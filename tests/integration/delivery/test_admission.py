@@ -3,6 +3,7 @@
 import pytest
 
 from brokerd.config.settings import Dispatcher
+from brokerd.ids import show
 from brokerd.routing.reasons import DropReason
 from brokerd.telemetry.audit import Action, Outcome
 from brokerd.telemetry.logs import AUDIT_CONVERSATION
@@ -32,7 +33,7 @@ async def refusals(peer: Peer) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.rule("SEC-50", "SEC-54", "SX-17", "SX-15")
+@pytest.mark.rule("SEC-50", "SEC-54", "SX-17", "SX-15", "MON-84")
 @peers("west", "east")
 async def test_a_stranger_without_the_permission_is_met_with_silence(
     net: Net, west: Peer, east: Peer
@@ -48,6 +49,11 @@ async def test_a_stranger_without_the_permission_is_met_with_silence(
     lines = east.log.of(AUDIT_CONVERSATION)
     assert {one["subclass"] for one in lines} == {"no_send_permission"}
     assert {one["reason"] for one in lines} == {"public may not send to main/urn:east"}
+    (told,) = (await east.session.status())["failed_dialogs"]
+    assert (told["service"], told["far_service"]) == ("urn:east", "urn:west")
+    assert (told["principal"], told["is_initiator"]) == ("public", False)
+    assert told["count"] == len(lines)
+    assert told["is_of_dialogs"] is False
     assert await refusals(east) == [("public", "main/urn:east")]
     await granted(east, "send on urn:east to public")
     await net.wait(70)
@@ -108,7 +114,7 @@ async def test_replies_and_dialogs_within_the_instance_need_no_grant(
     assert dropped(west) == 0
 
 
-@pytest.mark.rule("SEC-54", "SEC-24", "DLP-41", "ERR-8494")
+@pytest.mark.rule("SEC-54", "SEC-24", "DLP-41", "ERR-8494", "MON-84")
 @peers("west", "east")
 async def test_a_sender_that_is_proven_gets_the_error_or_what_it_was_granted(
     net: Net, west: Peer, east: Peer
@@ -122,6 +128,14 @@ async def test_a_sender_that_is_proven_gets_the_error_or_what_it_was_granted(
     assert told.handle == handle
     assert (told.error.number, told.error.code) == (-8494, "access_denied")
     assert "peer:west has no send permission on service 'urn:east'" in str(told.error)
+    (failed,) = (await west.session.status())["failed_dialogs"]
+    assert failed["example"] == show(west.live(handle).endpoint.conversation_id)
+    await west.session.end(handle)
+    await net.wait(1)
+    (failed,) = (await west.session.status())["failed_dialogs"]
+    assert failed["example"] == ""
+    (refused,) = (await east.session.status())["failed_dialogs"]
+    assert (refused["principal"], refused["service"]) == ("peer:west", "urn:east")
     assert await refusals(east) == [("peer:west", "main/urn:east")]
     await granted(east, "send on urn:e* to peer:west")
     handle = await west.talk("urn:east", b"2")

@@ -27,6 +27,7 @@ from brokerd.client.admin_answers import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine
 from brokerd.config.settings import Clients, HttpSettings, Transport
+from brokerd.errors import FOUND_BY_BROKERS
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.telemetry.status import (
     CertificateStatus,
@@ -261,6 +262,25 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D77", told(failed_dialogs=(FailedDialogs(broker="main", reason="public may not send to far",
      count=1, last_at=NOW),)), "dialogs of broker main", "public may not send to far",
      "who-can"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", reason="peer:east may not send",
+     service="near", far_service="shop", is_initiator=False, is_of_dialogs=False,
+     principal="peer:east", count=3, last_at=Instant(NOW - 25 * SECOND)),)),
+     "dialogs of broker main", "3 arriving messages from shop to near were refused: peer:east may "
+     "not send; the last 25 s ago", "brokerd who-can; brokerd grant send on near to peer:east"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", reason="public may not send to near",
+     service="near", principal="public", count=1, is_of_dialogs=False, is_initiator=False,
+     last_at=NOW),)), "dialogs of broker main", "1 arriving message to near was refused: public",
+     "has not proven who it is: pair with its instance"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", reason="peer:east may not send",
+     principal="peer:east", count=1, is_of_dialogs=False, is_initiator=False, last_at=NOW),)),
+     "dialogs of broker main", "1 arriving message was refused: peer:east",
+     "no service of the name that it sends to; what it may do:; brokerd who-can --principal peer"),
+    ("D77", told(failed_dialogs=(FailedDialogs(broker="main", service="shop", far_service="stock",
+     code=-8494, reason="peer:east has no send permission on service 'stock'", count=4,
+     is_initiator=True, last_at=Instant(NOW - 150 * SECOND)),)), "dialogs of broker main",
+     "4 dialogs from shop to stock failed: error -8494: peer:east has no send permission on "
+     "service 'stock'; the last 2min ago",
+     "lacks a grant; there: brokerd grant send on stock to peer:east"),
     ("D78", told(destinations=(waiting(status_key="peer_queue_full", held_up=2, service="far",
      dialog="h", text="the target's queue is at its limit", broker="main"),)),
      "destination tcp://far:1", "2 messages wait for far at tcp://far:1: the target's queue is at",
@@ -425,6 +445,15 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert about in found.about
     assert said in found.text
     assert mend in cure(found)
+
+
+@pytest.mark.rule("MON-84")
+def test_a_failed_dialog_that_is_gone_has_no_command_that_would_find_nothing() -> None:
+    one = FailedDialogs(broker="main", service="a", far_service="b", code=-8494, last_at=NOW)
+    for text in ("odd words", "two words has no send permission on service 'b'"):
+        (found,) = examine(told(failed_dialogs=(replace(one, reason=text),)))
+        assert found.commands == ()
+        assert found.mend == FOUND_BY_BROKERS[-8494][1]
 
 
 @pytest.mark.rule("MON-71")
