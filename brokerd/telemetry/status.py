@@ -11,6 +11,7 @@ import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import OpenListener
+from brokerd.routing.address import LOCAL
 from brokerd.units import counted, show_duration
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
@@ -348,7 +349,9 @@ def unsent(to: DestinationStatus, now: Instant) -> str:
         return ""
     count = counted(to.held_up or to.messages, "message waits", "messages wait")
     where = to.address or to.service or "no destination"
-    if to.address and to.service:
+    if to.address == LOCAL:
+        where = f"{to.service} of this instance" if to.service else "this instance"
+    elif to.address and to.service:
         where = f"{to.service} at {to.address}"
     if silent and not is_held:
         return f"{count} for {where}: it has been silent for {silent // SECOND} s"

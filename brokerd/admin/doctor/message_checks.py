@@ -5,7 +5,7 @@ Reads:  the observations that it is given.      Calls: findings, telemetry.statu
 Never:  judges a message that is only on its way: `status.unsent` says what holds one up.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Final
 
@@ -23,9 +23,17 @@ from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.clock import SECOND, Instant
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import FOUND_BY_BROKERS
+from brokerd.routing.address import LOCAL
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.security.grants import PUBLIC
-from brokerd.telemetry.status import QUIET, DestinationStatus, FailedDialogs, failure, unsent
+from brokerd.telemetry.status import (
+    QUIET,
+    DestinationStatus,
+    FailedDialogs,
+    QueueStatus,
+    failure,
+    unsent,
+)
 from brokerd.units import counted
 
 _NO_PERMISSION: Final = -8494
@@ -99,6 +107,11 @@ def _refused(one: FailedDialogs) -> tuple[str, list[str]]:
 
 def examine_destinations(seen: Seen) -> Iterator[Finding]:
     """Yield the destinations with which connecting failed."""
+    services = {to.address: to.service for to in seen.status.destinations if to.service}
+    for one in seen.brokers:
+        for route in one.routes:
+            if route["address"] is not None and route["remote_service_name"]:
+                services.setdefault(str(route["address"]).lower(), str(route["remote_service_name"]))
     for row in seen.destinations:
         address = str(row["address"])
         if row["state"] == "suppressed":
@@ -108,16 +121,28 @@ def examine_destinations(seen: Seen) -> Iterator[Finding]:
             text += f": {row['last_error']}"
             if row["pending_messages"]:
                 text += f"; {counted(row['pending_messages'], 'message waits', 'messages wait')}"
-            yield warning("D40", f"destination {address}", text, *_mend(row))
+            yield warning("D40", f"destination {address}", text, *_mend(row, services))
         elif row["consecutive_failures"] and row["state"] != "online":
-            text = f"the last {row['consecutive_failures']} attempts failed: {row['last_error']}"
-            yield warning("D37", f"destination {address}", text, *_mend(row))
+            failed = row["consecutive_failures"]
+            text = "the last attempt" if failed == 1 else f"the last {failed} attempts"
+            text += f" failed: {row['last_error']}"
+            yield warning("D37", f"destination {address}", text, *_mend(row, services))
 
 
-def _mend(row: Row) -> tuple[str, str]:
+def _pair_again(service: str) -> tuple[str, str]:
+    """Return how two instances come to know each other, and the command that lists the peers.
+
+    `service`: one of the other side; empty = unknown."""
+    share = f" --share {quote(service)}" if service else " --share SERVICE"
+    mend = "each side has to know the other's certificate, and pairing begins at the other side: "
+    mend += f"brokerd peer pair{share} there, then brokerd peer pair CODE here; the peers so far:"
+    return mend, "brokerd peer ls"
+
+
+def _mend(row: Row, services: Mapping[str, str]) -> tuple[str, str]:
     """Return what helps a destination with which connecting failed, and the command."""
     if row.get("status_key") == Reason.AUTH_FAILED:  # no attempt helps before each knows the other
-        return "each side has to know the other's certificate:", "brokerd peer pair"
+        return _pair_again(services.get(str(row["address"]), ""))
     mend = "see whether the daemon there runs, its endpoint is started, and the network passes; "
     return mend + "then:", f"brokerd destination retry {quote(str(row['address']))}"
 
@@ -136,7 +161,9 @@ def examine_waiting(seen: Seen) -> Iterator[Finding]:
             names = [name for one in seen.brokers if one.name == to.broker for name in _known(one)]
             yield _delayed(to, [row for row in rows if row["status_key"] == to.status_key], names)
         elif to.address not in unreachable and (text := unsent(to, seen.status.now)):
-            yield held_up(to, text)
+            here = _queue_here(to, seen) if to.address == LOCAL else None
+            if here is None or not _is_named(to, here):
+                yield held_up(to, text, here)
     for broker in seen.brokers:
         yield from stuck_dialogs(broker, seen.status.now)
 
@@ -159,10 +186,39 @@ def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
         yield error("D39", f"broker {broker.name}", text, "", older)
 
 
-def held_up(to: DestinationStatus, text: str) -> Finding:
-    """Return the finding for messages that a peer does not take or acknowledge (MON-71)."""
+def _queue_here(to: DestinationStatus, seen: Seen) -> QueueStatus | None:
+    """Return the queue of this instance for which messages wait; None = unknown."""
+    for broker in sorted(seen.brokers, key=lambda one: one.name != to.broker):
+        for row in broker.services:
+            if row["name"] == to.service:
+                queue = (broker.name, row["service_queue_id"])
+                return next((q for q in seen.status.queues if (q.broker, q.name) == queue), None)
+    return None
+
+
+def _is_named(to: DestinationStatus, queue: QueueStatus) -> bool:
+    """Return whether a finding about the queue itself says why the messages wait."""
+    if to.status_key == Reason.PEER_QUEUE_DISABLED:
+        return queue.status != "on"
+    return to.status_key == Reason.PEER_QUEUE_FULL and bool(queue.full)
+
+
+def held_up(to: DestinationStatus, text: str, here: QueueStatus | None = None) -> Finding:
+    """Return the finding for messages that a peer does not take or acknowledge (MON-71).
+
+    `here`: the queue that they wait for, if this instance has it."""
     of = f" --broker {quote(to.broker)}" if to.broker else ""
-    if to.status_key in _AT_THE_PEER:
+    if to.address == LOCAL:
+        mend, about = "they wait for a queue of this instance:", f"messages of broker {to.broker}"
+        show = f"brokerd dialog status {to.dialog}{of}" if to.dialog else "brokerd status"
+        if here is not None:
+            mend = f"they wait for queue {here.name} of broker {here.broker}, here:"
+            show = f"brokerd queue show {quote(here.name)} --broker {quote(here.broker)}"
+        return warning("D78", about, text, mend, show)
+    if to.status_key == Reason.AUTH_FAILED:
+        mend, command = _pair_again(to.service)
+        commands = [command]
+    elif to.status_key in _AT_THE_PEER:
         mend = _AT_THE_PEER[to.status_key].format(service=quote(to.service or "SERVICE"))
         commands = [f"brokerd dialog status {to.dialog}{of}"] if to.dialog else []
     elif to.status_key in QUIET:

@@ -221,6 +221,14 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D37", replace(HEALTHY, destinations=[TO | {"state": "idle", "consecutive_failures": 2,
      "last_error": "refused"}]), "destination tcp://far:1", "2 attempts failed: refused",
      "destination retry tcp://far:1"),
+    ("D37", replace(HEALTHY, destinations=[TO | {"state": "idle", "consecutive_failures": 1,
+     "last_error": "refused"}]), "destination tcp://far:1", "the last attempt failed: refused",
+     "destination retry tcp://far:1"),
+    ("D40", replace(HEALTHY, destinations=[TO | {"state": "suppressed", "suppressed_until": NOW,
+     "consecutive_failures": 2, "last_error": "unknown", "status_key": "auth_failed"}]),
+     "destination tcp://far:1", "2 failed attempts: unknown",
+     "begins at the other side: brokerd peer pair --share far there, then brokerd peer pair CODE "
+     "here; the peers so far:; brokerd peer ls"),
     ("D42", told(stores=(StoreStatus(broker="main", state="refused", reason="damaged",
      path=__file__),)),
      "store of broker main", "damaged", "store verify"),
@@ -293,6 +301,13 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D78", told(destinations=(waiting(state="connecting", status_key="connection_lost", held_up=3,
      text="error while receiving or sending: reset"),)), "tcp://far:1", "3 messages wait",
      "destination retry tcp://far:1"),
+    ("D78", told(destinations=(waiting(address="LOCAL", status_key="target_queue_busy", held_up=3,
+     text="local delivery was put off", service="near", broker="main", dialog="h"),)),
+     "messages of broker main", "3 messages wait for near of this instance: local delivery",
+     "they wait for queue q of broker main, here:; brokerd queue show q --broker main"),
+    ("D78", told(destinations=(waiting(status_key="auth_failed", held_up=3, text="not proved",
+     service="far"),)), "destination tcp://far:1", "3 messages wait for far at tcp://far:1",
+     "brokerd peer pair --share far there, then brokerd peer pair CODE here"),
     ("D46", told(warnings=("periodic work x fails: why",)), "periodic", "why", "periodic ls"),
     ("D47", told(clock="it has jumped 3d ahead"), "instance here", "jumped 3d", "clock confirm"),
     ("D47", replace(HEALTHY, now=Instant(NOW + SKEW + SECOND)), "instance here", "301 s", "clock"),
@@ -445,6 +460,30 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert about in found.about
     assert said in found.text
     assert mend in cure(found)
+
+
+@pytest.mark.rule("MON-85")
+@pytest.mark.parametrize(
+    ("key", "state", "code"),
+    [
+        ("peer_queue_disabled", {"status": "off", "is_poisoned": True}, "D06"),
+        ("peer_queue_full", {"full": "9 messages, its limit is 9"}, "D74"),
+    ],
+)
+def test_messages_for_a_queue_here_are_told_of_once(
+    key: str, state: dict[str, Any], code: str
+) -> None:
+    held = waiting(address="LOCAL", status_key=key, held_up=3, service="near", broker="main")
+    queues = (QueueStatus(name="q", broker="main", **state),)
+    (found,) = examine(told(queues=queues, destinations=(held,)))
+    assert found.code == code
+    other = replace(held, service="elsewhere")
+    assert {one.code for one in examine(told(queues=queues, destinations=(other,)))} == {
+        code,
+        "D78",
+    }
+    for one in examine(told(queues=(QueueStatus(name="q", broker="main"),), destinations=(held,))):
+        assert "other side" not in cure(one)
 
 
 @pytest.mark.rule("MON-84")
