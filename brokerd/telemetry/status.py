@@ -11,13 +11,14 @@ import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import OpenListener
-from brokerd.routing.address import LOCAL
 from brokerd.units import counted, show_duration
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
 """Microseconds of waiting without progress that cause a warning (Numbers: stuck message)."""
 SILENT_AFTER: Final = 10 * SECOND
 """Microseconds of silence of a peer that owes acknowledgements, after which it is a concern."""
+HERE: Final = "LOCAL"
+"""Address of messages that wait for a service of the instance itself."""
 REPEATS: Final = 2
 """Repeated transmissions without an acknowledgement that are a concern: some 12 s by default."""
 QUIET: Final = frozenset({"", "not_attempted", "awaiting_ack"})
@@ -349,7 +350,7 @@ def unsent(to: DestinationStatus, now: Instant) -> str:
         return ""
     count = counted(to.held_up or to.messages, "message waits", "messages wait")
     where = to.address or to.service or "no destination"
-    if to.address == LOCAL:
+    if to.address == HERE:
         where = f"{to.service} of this instance" if to.service else "this instance"
     elif to.address and to.service:
         where = f"{to.service} at {to.address}"
