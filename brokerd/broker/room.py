@@ -5,6 +5,8 @@ Never:  counts what is in the queue, which counts that itself; never refuses: th
         arrivals do, and count it here.
 """
 
+from brokerd.clock import Instant
+
 
 class Room:
     """The limits of a queue, with what counts against them but is not in the queue yet.
@@ -21,6 +23,7 @@ class Room:
         "max_messages",
         "owes_resume",
         "refused",
+        "refused_at",
     )
 
     def __init__(self, max_messages: int | None, max_bytes: int | None) -> None:
@@ -32,6 +35,8 @@ class Room:
         self._reserved = self._reserved_bytes = 0  # sent in transactions that are still open
         self.refused = 0
         """Number of sends and arrivals refused since the start, or since the queue had a limit."""
+        self.refused_at: Instant | None = None
+        """Instant of the last refusal."""
         self.owes_resume = False
         """Whether senders elsewhere have been refused, and are to hear when there is room."""
 
@@ -79,9 +84,10 @@ class Room:
         self._reserved -= 1
         self._reserved_bytes -= size
 
-    def refuse(self, *, elsewhere: bool = False) -> None:
+    def refuse(self, now: Instant, *, elsewhere: bool = False) -> None:
         """Count a refusal; `elsewhere`: its sender waits to hear that there is room."""
         self.refused += 1
+        self.refused_at = now
         self.owes_resume |= elsewhere
 
     def resumed(self) -> None:

@@ -55,6 +55,11 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that came, and whose receive was committed, since the daemon started."""
     full: str = ""
     """Content, limits and refusals of a queue at its limit (REL-42); empty = it has room."""
+    max_messages: int = 0
+    max_bytes: int = 0
+    """Limits of the queue; 0 = none."""
+    refused_at: Instant | None = None
+    """Instant of the last send or arrival that was refused for want of room."""
     off_because: str = ""
     """Why and by whom the queue was switched off; empty = it is on, or nothing is known."""
     is_poisoned: bool = False

@@ -27,7 +27,7 @@ def reserve(tx: Transaction, lives: Sequence[Live], size: int) -> None:
     for at, queue in enumerate(queues):
         ahead = queues[:at].count(queue)
         if queue.room is not None and queue.is_at_limit(ahead, ahead * size):
-            queue.room.refuse()
+            queue.room.refuse(tx.broker.clock.utc())
             raise _full(tx.broker, queue)
     for queue in queues:
         if queue.room is not None:

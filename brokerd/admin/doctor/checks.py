@@ -56,7 +56,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from delivery(seen.known)
     yield from _duplicates(seen.status)
     for queue in seen.status.queues:
-        yield from examine_queue(queue)
+        yield from examine_queue(queue, seen.status.now)
     for broker in seen.brokers:
         queues = [one for one in seen.status.queues if one.broker == broker.name]
         yield from parked_groups(broker, sum(one.parked for one in queues))

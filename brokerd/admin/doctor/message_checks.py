@@ -110,8 +110,9 @@ def examine_destinations(seen: Seen) -> Iterator[Finding]:
     services = {to.address: to.service for to in seen.status.destinations if to.service}
     for one in seen.brokers:
         for route in one.routes:
-            if route["address"] is not None and route["remote_service_name"]:
-                services.setdefault(str(route["address"]).lower(), str(route["remote_service_name"]))
+            if route["address"] and route["remote_service_name"]:
+                address = str(route["address"]).lower()
+                services.setdefault(address, str(route["remote_service_name"]))
     for row in seen.destinations:
         address = str(row["address"])
         if row["state"] == "suppressed":

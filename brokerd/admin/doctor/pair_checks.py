@@ -98,7 +98,7 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
     if _row(broker.services, service) is None:
         yield _absent(broker, service)
         return
-    yield from _queue(broker, service)
+    yield from _queue(broker, service, seen.now)
     accepted = _accepted(broker, service)
     if contract is not None and _row(broker.contracts, contract) is None:
         text = "there is no such contract"
@@ -146,7 +146,7 @@ def _source(pair: PairSeen) -> Iterator[Finding]:
         mend = "correct the name, or declare the contract and its types (brokerd apply); there are:"
         contracts = f"brokerd contract ls --broker {of}"
         yield error("D07", f"contract {pair.contract}", text, mend, contracts)
-    yield from _queue(broker, pair.from_service)
+    yield from _queue(broker, pair.from_service, pair.now)
 
 
 def _target(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
@@ -154,7 +154,7 @@ def _target(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
     if _row(target.services, service) is None:
         yield _absent(target, service)
         return
-    yield from _queue(target, service)
+    yield from _queue(target, service, pair.now)
     accepted = _accepted(target, service)
     if pair.contract not in accepted:
         yield _unaccepted(target, service, pair.contract, accepted)
@@ -192,7 +192,7 @@ def _unaccepted(broker: BrokerSeen, service: str, contract: str, accepted: set[s
     return error("D07", f"service {service} of broker {broker.name}", text, mend, accept)
 
 
-def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
+def _queue(broker: BrokerSeen, service: str, now: Instant) -> Iterator[Finding]:
     row = _row(broker.services, service)
     queue = None if row is None else _row(broker.queues, str(row["service_queue_id"]))
     if queue is None:
@@ -200,7 +200,7 @@ def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
     name = str(queue["name"])
     status = next((one for one in broker.queue_status if one.name == name), None)
     if status is not None:
-        yield from examine_queue(status)
+        yield from examine_queue(status, now)
 
 
 def _contract(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:

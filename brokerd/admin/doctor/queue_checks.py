@@ -8,16 +8,17 @@ Never:  guesses: each finding is a fact that a view or the status shows as well.
 from collections.abc import Iterator
 from shlex import quote
 
-from brokerd.admin.doctor.findings import Finding, error, warning
+from brokerd.admin.doctor.findings import Finding, age, error, warning
 from brokerd.admin.doctor.seen import MOST, BrokerSeen
-from brokerd.telemetry.status import QueueStatus
-from brokerd.units import counted
+from brokerd.clock import Instant
+from brokerd.telemetry.status import STUCK_AFTER, QueueStatus
+from brokerd.units import counted, show_size
 
 
-def examine_queue(queue: QueueStatus) -> Iterator[Finding]:
+def examine_queue(queue: QueueStatus, now: Instant) -> Iterator[Finding]:
     """Yield the faults of one queue."""
     about = f"queue {queue.name} of broker {queue.broker}"
-    name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
+    of = f"--broker {quote(queue.broker)}"
     if queue.status != "on":
         text = f"it is {queue.status}, with {counted(queue.ready, 'message')} in it"
         text += f": {queue.off_because}" if queue.off_because else ""
@@ -27,15 +28,30 @@ def examine_queue(queue: QueueStatus) -> Iterator[Finding]:
     elif queue.unread:
         yield unread(queue)
     if queue.full:
-        mend = (
-            "have its messages received, or raise its limit (max_messages, max_bytes); who reads:"
-        )
-        monitor = f"brokerd monitor ls --queue {name} {of}"
-        yield warning("D74", about, f"it is full: {queue.full}", mend, monitor)
+        yield _full(queue, about, now)
     if queue.retrying:
         text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
         text += queue.last_error or "no cause was given"
         yield warning("D44", about, text, "", f"brokerd group ls --parked {of}")
+
+
+def _full(queue: QueueStatus, about: str, now: Instant) -> Finding:
+    """Return the finding for a queue at its limit: an error while it refuses messages (REL-42)."""
+    name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
+    text = f"it is full: {queue.full}"
+    level = warning
+    if queue.refused_at is not None:
+        text += f", the last {age(queue.refused_at, now)}"
+        level = error if now - queue.refused_at <= STUCK_AFTER else warning
+    commands = [f"brokerd monitor ls --queue {name} {of}"]
+    limits = [f"max_messages={2 * queue.max_messages}"] if queue.max_messages else []
+    if queue.max_bytes:
+        limits.append(f"max_bytes={show_size(2 * queue.max_bytes)}")
+    mend = "have its messages received, by more readers if need be; who reads:"
+    if limits:
+        commands.append(f"brokerd queue alter {name} {' '.join(limits)} {of}")
+        mend = "have its messages received (the first command says who reads), or raise its limit:"
+    return level("D74", about, text, mend, *commands)
 
 
 def queue_off(about: str, text: str, queue: str, broker: str, *, is_poisoned: bool) -> Finding:

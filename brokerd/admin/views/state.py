@@ -315,6 +315,9 @@ class StateReport:
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),
             full=_full(state),
+            max_messages=queue.max_messages or 0,
+            max_bytes=queue.max_bytes or 0,
+            refused_at=None if state.room is None else state.room.refused_at,
             off_because="" if off is None else _why_off(off),
             is_poisoned=off is not None and bool(off.conversation_id),
             is_activation_off=is_activation_off,
@@ -518,8 +521,11 @@ def _full(queue: QueueState) -> str:
     if room.max_bytes:
         held += f" of {show_size(queue.size)}"
         most.append(show_size(room.max_bytes))
+    text = f"{held}, its limit is {' or '.join(most)}"
+    if not room.refused:
+        return text
     refused = counted(room.refused, "send or arrival was", "sends and arrivals were")
-    return f"{held}, its limit is {' or '.join(most)}; {refused} refused"
+    return f"{text}; {refused} refused"
 
 
 def _size(path: Path) -> int:

@@ -199,7 +199,7 @@ class ArrivalWriter:
         fitting = _count_fitting(queue, one.live, arrivals.run)
         if fitting:
             return min(fitting, self._limit), None
-        queue.room.refuse(elsewhere=True)
+        queue.room.refuse(one.broker.clock.utc(), elsewhere=True)
         return 0, Reason.PEER_QUEUE_FULL  # REL-42
 
     def _is_over_limit(self, one: ArrivingDialog) -> bool | None:

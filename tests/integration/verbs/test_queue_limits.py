@@ -23,14 +23,27 @@ async def row(session: Session, queue: str = "shop") -> dict[str, Any]:
     return found[0]
 
 
-@pytest.mark.rule("REL-42")
+async def status(session: Session, queue: str = "shop") -> dict[str, Any]:
+    """The queue in the answer to `status`."""
+    queues: list[dict[str, Any]] = (await session.status())["queues"]
+    return next(one for one in queues if one["name"] == queue)
+
+
+@pytest.mark.rule("REL-42", "MON-86")
 @scenario
 async def test_a_send_at_the_limit_is_refused_and_names_queue_limit_and_way_out(
     daemon: Daemon, session: Session
 ) -> None:
     await session.alter("queue", "shop", max_messages=3)
     handle = await talk(session, b"1", b"2", b"3")
+    shop = await status(session)
+    assert shop["full"] == "3 messages, its limit is 3 messages"
+    assert (shop["max_messages"], shop["refused_at"]) == (3, None)
+    before = daemon.clock.utc()
     error = await fails(QueueFull, session.send(handle, b"4", "Ask"))
+    shop = await status(session)
+    assert shop["full"].endswith("; 1 send or arrival was refused")
+    assert before <= shop["refused_at"] <= daemon.clock.utc()
     assert error.retryable
     assert "'shop'" in error.message
     assert "3 messages" in error.message

@@ -251,6 +251,10 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "queue q", "handler fails", "queue show q"),
     ("D74", told(queues=(QueueStatus(name="q", broker="main", full="9 messages, its limit is 9"),)),
      "queue q", "it is full: 9 messages", "monitor ls --queue q"),
+    ("D74", told(queues=(QueueStatus(name="q", broker="main", full="9 messages; 2 were refused",
+     max_messages=9, max_bytes=3 << 20, refused_at=Instant(NOW - 40 * SECOND)),)), "queue q",
+     "2 were refused, the last 40 s ago", "or raise its limit:; brokerd monitor ls --queue q "
+     "--broker main; brokerd queue alter q max_messages=18 max_bytes=6MiB --broker main"),
     ("D06", told(queues=(QueueStatus(name="q", broker="main", status="off", is_poisoned=True,
      off_because="5 rollbacks of conversation c"),)), "queue q", "off, with 0 messages in it: 5",
      "queue cure q --error 1 --description 'it cannot be processed' --broker main"),
@@ -460,6 +464,17 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert about in found.about
     assert said in found.text
     assert mend in cure(found)
+
+
+@pytest.mark.rule("MON-86")
+@pytest.mark.parametrize(
+    ("before", "level"), [(None, Level.WARNING), (299, Level.ERROR), (301, Level.WARNING)]
+)
+def test_a_full_queue_is_an_error_while_it_refuses(before: int | None, level: Level) -> None:
+    at = None if before is None else Instant(NOW - before * SECOND)
+    full = QueueStatus(name="q", broker="main", full="9", max_messages=9, refused_at=at)
+    (found,) = examine(told(queues=(full,)))
+    assert found.level is level
 
 
 @pytest.mark.rule("MON-85")
