@@ -83,13 +83,18 @@ def _run(do: Do, address: str | None, config: Path | None, broker: str) -> Any: 
 
 
 @command.command(name="release")
-@_argument
+@click.argument("groups", type=GROUP, nargs=-1, required=True, metavar="GROUP...")
 @_reason
 @daemon_options
-def release(*, group: bytes, reason: str, **options: Any) -> None:  # noqa: ANN401
-    """Let GROUP be received again, and reset its count of rollbacks."""
-    _run(lambda session: session.admin.release_group(group, reason), **options)
-    print_line(f"released {show(group)}")
+def release(*, groups: tuple[bytes, ...], reason: str, **options: Any) -> None:  # noqa: ANN401
+    """Let each GROUP be received again, and reset its count of rollbacks."""
+
+    async def act(session: Session) -> None:
+        for group in groups:
+            await session.admin.release_group(group, reason)
+            print_line(f"released {show(group)}")
+
+    _run(act, **options)
 
 
 @command.command(name="discard")

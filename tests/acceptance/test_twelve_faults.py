@@ -243,9 +243,9 @@ def _mistyped(two: Two) -> None:
 
 def _parked(two: Two) -> None:
     two.serve("parked", poison_mode="park", poison_threshold=1)
-    two.send("parked")
-    two.arrived("parked_q", 1)
-    two.rolled_back("parked_q", 1)
+    two.send("parked", 2)
+    two.arrived("parked_q", 2)
+    two.rolled_back("parked_q", 2)
 
 
 FAULTS = (
@@ -259,7 +259,7 @@ FAULTS = (
     Fault("activation is off", _inactive, "D45", "activation of the queue is off", False, True),
     Fault("a queue elsewhere is full", _full, "D78", "at its limit", True, True, mends=False),
     Fault("the service is mistyped", _mistyped, "D10", "wherehouse", True, False),
-    Fault("a group is parked", _parked, "D44", "parked", False, True),
+    Fault("a group is parked", _parked, "D44", "groups are parked", False, True),
 )
 """The twelfth, a user who may not connect, has a test of its own."""
 

@@ -55,11 +55,13 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _stores(seen.status)
     yield from delivery(seen.known)
     yield from _duplicates(seen.status)
-    for queue in seen.status.queues:
-        yield from examine_queue(queue, seen.status.now)
     for broker in seen.brokers:
         queues = [one for one in seen.status.queues if one.broker == broker.name]
         yield from parked_groups(broker, sum(one.parked for one in queues))
+    parked = {one.name: one.parked for one in seen.brokers}
+    for queue in seen.status.queues:
+        yield from examine_queue(queue, seen.status.now, parked.get(queue.broker, ()))
+    for broker in seen.brokers:
         yield from _lingering(broker, seen.status)
         yield from _idle(broker.name, seen.status)
         yield from _routes(broker.name, broker.routes)

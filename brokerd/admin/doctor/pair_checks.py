@@ -98,6 +98,7 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
     if _row(broker.services, service) is None:
         yield _absent(broker, service)
         return
+    yield from parked_groups(broker, seen.parked)
     yield from _queue(broker, service, seen.now)
     accepted = _accepted(broker, service)
     if contract is not None and _row(broker.contracts, contract) is None:
@@ -111,7 +112,6 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
         text = "it accepts no contract, so dialogs can begin there and none can be begun to it"
         alter = f"brokerd service alter {quote(service)} contracts=DEFAULT --broker {of}"
         yield info("D07", f"service {service} of broker {broker.name}", text, "", alter)
-    yield from parked_groups(broker, seen.parked)
     yield from stuck_dialogs(broker, seen.now)
     yield from failed_dialogs(seen.failed, seen.now)
 
@@ -200,7 +200,7 @@ def _queue(broker: BrokerSeen, service: str, now: Instant) -> Iterator[Finding]:
     name = str(queue["name"])
     status = next((one for one in broker.queue_status if one.name == name), None)
     if status is not None:
-        yield from examine_queue(status, now)
+        yield from examine_queue(status, now, broker.parked)
 
 
 def _contract(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:

@@ -5,34 +5,52 @@ Reads:  the observations that it is given.      Calls: findings.
 Never:  guesses: each finding is a fact that a view or the status shows as well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
+from typing import Final
 
-from brokerd.admin.doctor.findings import Finding, age, error, warning
+from brokerd.admin.doctor.findings import Finding, Row, age, error, warning
 from brokerd.admin.doctor.seen import MOST, BrokerSeen
 from brokerd.clock import Instant
 from brokerd.telemetry.status import STUCK_AFTER, QueueStatus
 from brokerd.units import counted, show_size
 
+NAMED: Final = 10
+"""Largest number of groups or dialogs that one command names."""
 
-def examine_queue(queue: QueueStatus, now: Instant) -> Iterator[Finding]:
-    """Yield the faults of one queue."""
+
+def examine_queue(
+    queue: QueueStatus, now: Instant, parked: Iterable[Row] = ()
+) -> Iterator[Finding]:
+    """Yield the faults of one queue; those of `parked`, its parked groups, are yielded apart.
+
+    An error of a handler is told once: with the groups that it holds up, not as well with the
+    readers that it ends (MON-87)."""
     about = f"queue {queue.name} of broker {queue.broker}"
     of = f"--broker {quote(queue.broker)}"
+    causes = {str(row.get("last_error") or "") for row in parked if row["queue"] == queue.name}
+    is_cause = bool(queue.retrying) and _explains(queue.last_error, queue.reason)
+    is_told = is_cause or any(_explains(one, queue.reason) for one in causes)
+    if queue.retrying:
+        text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
+        text += queue.last_error or "no cause was given"
+        level = error if is_cause else warning
+        yield level("D44", about, text, "", f"brokerd group ls --parked {of}")
     if queue.status != "on":
         text = f"it is {queue.status}, with {counted(queue.ready, 'message')} in it"
         text += f": {queue.off_because}" if queue.off_because else ""
         yield queue_off(about, text, queue.name, queue.broker, is_poisoned=queue.is_poisoned)
-    elif queue.reason:
+    elif queue.reason and not is_told:
         yield not_read(queue.broker, queue.name, queue.reason)
-    elif queue.unread:
+    elif queue.unread and not is_told:
         yield unread(queue)
     if queue.full:
         yield _full(queue, about, now)
-    if queue.retrying:
-        text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
-        text += queue.last_error or "no cause was given"
-        yield warning("D44", about, text, "", f"brokerd group ls --parked {of}")
+
+
+def _explains(cause: str, reason: str) -> bool:
+    """Return whether an error is the one that readers fail with."""
+    return bool(cause) and cause in reason
 
 
 def _full(queue: QueueStatus, about: str, now: Instant) -> Finding:
@@ -95,21 +113,32 @@ def not_read(broker: str, queue: str, why: str) -> Finding:
 
 
 def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
-    """Yield at most `MOST` parked groups, and the number of the others.
+    """Yield the parked groups by queue and error, of at most `MOST`, and the number of the others.
 
     `every`: the total number of parked groups of the broker."""
     of = f"--broker {quote(broker.name)}"
+    alike: dict[tuple[str, str], list[Row]] = {}
     for row in broker.parked[:MOST]:
-        group = row["conversation_group_id"]
-        text = f"group {group} is parked, with {counted(row['messages'], 'message')}: "
-        text += str(row["park_reason"])
-        if row.get("last_error"):
-            text += f", {row['last_error']}"
-        about = f"queue {row['queue']} of broker {broker.name}"
+        why = ", ".join(str(row[name]) for name in ("park_reason", "last_error") if row.get(name))
+        alike.setdefault((str(row["queue"]), why), []).append(row)
+    for (queue, why), rows in alike.items():
+        groups = [str(row["conversation_group_id"]) for row in rows]
+        messages = counted(sum(row["messages"] for row in rows), "message")
         mend = "mend the program and release the group, or edit, discard or end it "
-        mend += "(brokerd group --help):"
-        browse = f"brokerd queue browse {quote(str(row['queue']))} --max 10 {of}"
-        yield error("D44", about, text, mend, browse, f"brokerd group release {group} {of}")
+        text = f"group {groups[0]} is parked"
+        if len(rows) > 1:
+            mend = "mend the program and release the groups, or edit, discard or end them "
+            text = f"{len(rows)} groups are parked"
+        mend += "(brokerd group --help)"
+        commands = [
+            f"brokerd queue browse {quote(queue)} --max 10 {of}",
+            f"brokerd group release {' '.join(groups[:NAMED])} {of}",
+        ]
+        if len(groups) > NAMED:
+            mend += f"; the last command releases {NAMED}, and doctor then names the next"
+            commands.insert(1, f"brokerd group ls --parked {of}")
+        about = f"queue {queue} of broker {broker.name}"
+        yield error("D44", about, f"{text}, with {messages}: {why}", f"{mend}:", *commands)
     if len(broker.parked) > MOST:
         text = counted(max(1, every - MOST), "more group is parked", "more groups are parked")
         parked = f"brokerd group ls --parked {of}"

@@ -441,7 +441,10 @@ def test_what_was_dropped_long_ago_is_told_but_does_not_count() -> None:
 def test_what_is_many_is_told_as_far_as_a_limit_and_that_there_is_more(
     field: str, row: Row, every: int, rest: str
 ) -> None:
-    rows = [row | {"conversation_group_id": n, "conversation_handle": n} for n in range(MOST + 1)]
+    rows = [
+        row | {"conversation_group_id": n, "conversation_handle": n, "last_error": f"Boom {n}"}
+        for n in range(MOST + 1)
+    ]
     seen = main(**{field: rows})
     status = replace(HEALTHY.status, queues=(QueueStatus(name="q", broker="main", parked=every),))
     *ones, more = examine(replace(seen, status=status))
@@ -464,6 +467,35 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert about in found.about
     assert said in found.text
     assert mend in cure(found)
+
+
+@pytest.mark.rule("MON-87")
+def test_the_error_of_a_handler_is_told_once_and_with_what_it_holds_up() -> None:
+    fails = QueueStatus(name="q", broker="main", reason="its readers fail: Boom", unread="3 wait")
+    seen = replace(main(parked=[PARKED]), status=replace(HEALTHY.status, queues=(fails,)))
+    (found,) = examine(seen)
+    assert (found.code, found.level) == ("D44", Level.ERROR)
+    held = replace(fails, retrying=2, last_error="Boom")
+    (found,) = examine(told(queues=(held,)))
+    assert (found.code, found.level) == ("D44", Level.ERROR)
+    other = replace(held, last_error="Bang")
+    assert [one.code for one in examine(told(queues=(other,)))] == ["D44", "D45"]
+    elsewhere = replace(fails, name="other")
+    seen = replace(main(parked=[PARKED]), status=replace(HEALTHY.status, queues=(elsewhere,)))
+    assert [one.code for one in examine(seen)] == ["D44", "D45"]
+
+
+@pytest.mark.rule("MON-87")
+def test_groups_with_one_error_are_one_finding() -> None:
+    rows = [PARKED | {"conversation_group_id": f"g{n}"} for n in range(12)]
+    other = PARKED | {"conversation_group_id": "g12", "last_error": "Bang"}
+    many, alone = examine(main(parked=[*rows, other]))
+    assert many.text == "12 groups are parked, with 24 messages: poison, Boom"
+    assert many.commands[-1] == (
+        "brokerd group release g0 g1 g2 g3 g4 g5 g6 g7 g8 g9 --broker main"
+    )
+    assert "releases 10, and doctor then names the next" in many.mend
+    assert alone.text == "group g12 is parked, with 2 messages: poison, Bang"
 
 
 @pytest.mark.rule("MON-86")
