@@ -93,7 +93,7 @@ def status(
 
 
 @command.command(name="end")
-@handle_argument
+@click.argument("handles", type=HANDLE, nargs=-1, required=True, metavar="HANDLE...")
 @click.option("--error", type=int, help="End with an error of this number, above 0.")
 @click.option("--description", help="Text of the error; required with --error.")
 @click.option("--cleanup", is_flag=True, help="Remove this side in any state; loses messages.")
@@ -102,7 +102,7 @@ def status(
 @daemon_options
 def end(
     *,
-    handle: bytes,
+    handles: tuple[bytes, ...],
     error: int | None,
     description: str | None,
     cleanup: bool,
@@ -112,7 +112,7 @@ def end(
     config: Path | None,
     broker: str,
 ) -> int:
-    """End this side of a dialog.
+    """End this side of a dialog, or of several.
 
     With --cleanup this side is removed at once, in any state. Its messages that were not sent or
     not read are lost, and the other side is not notified. The other side keeps repeating its own
@@ -130,18 +130,19 @@ def end(
         raise UsageError("give --cleanup or --error, not both", hint=hint)
     if (error is None) != (description is None):
         raise ErrorNeedsCodeAndText(
-            f"conversation {show(handle)} cannot end with "
+            f"conversation {show(handles[0])} cannot end with "
             f"{'a number and no text' if description is None else 'a text and no number'}"
         )
 
     async def finish(session: Session) -> None:
-        if reason is not None:
-            await session.admin.clean_up(handle, reason, tell_peer=tell_peer)
-        else:
-            await session.end(handle, error, description)
+        for handle in handles:
+            if reason is not None:
+                await session.admin.clean_up(handle, reason, tell_peer=tell_peer)
+            else:
+                await session.end(handle, error, description)
+            print_line(f"{'removed' if cleanup else 'ended'} {show(handle)}")
 
     ask(finish, address=address, config=config, broker=broker)
-    print_line(f"{'removed' if cleanup else 'ended'} {show(handle)}")
     return 0
 
 

@@ -237,7 +237,7 @@ def _full(two: Two) -> None:
 
 def _mistyped(two: Two) -> None:
     two.serve("warehouse")
-    two.send("wherehouse")
+    two.send("wherehouse", 2)
     two.thread.hurry(15)
 
 

@@ -53,7 +53,8 @@ CODES: Final[dict[str, Code]] = {
         "Apply the same declaration on both sides.",
     ),
     "D10": Code(
-        "Messages wait because no route leads to their service.",
+        "Messages wait because their service is not found: there is none of that name here, or no "
+        "route leads to it.",
         "Correct the name, or make a route; `brokerd route explain` shows the choice.",
     ),
     "D11": Code(

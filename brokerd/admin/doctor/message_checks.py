@@ -19,6 +19,7 @@ from brokerd.admin.doctor.findings import (
     info,
     warning,
 )
+from brokerd.admin.doctor.queue_checks import NAMED
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.clock import SECOND, Instant
 from brokerd.config.toml_file import did_you_mean
@@ -250,7 +251,10 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
     of = f" --broker {quote(to.broker)}" if to.broker else ""
     service, handle = to.service, to.dialog
     waiting = counted(to.messages, "message waits", "messages wait")
-    text = f"{waiting}: {status_text(to.status_key)} {to.detail}".strip()
+    why = f"{status_text(to.status_key)} {to.detail}".strip()
+    if to.status_key == Reason.LOCAL_SERVICE_MISSING:
+        why = f"no service of that name: {why}"
+    text = f"{waiting}: {why}"
     text += _tried(to.failures, to.next_attempt_at)
     if examples:
         service = str(examples[0]["to_service_name"])
@@ -268,9 +272,24 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
         return error("D10", about, text, "", f"brokerd transmission ls{of}", *status)
     if not service:  # of an older daemon
         return error("D10", about, text, "", f"brokerd transmission ls{of}")
-    mend = f"tell where it is: brokerd route create NAME service={quote(service)} "
-    mend += f"address=TCP://HOST:PORT{of}; if the name is wrong, give the dialog up, as the last "
-    mend += "command does:"
+    elsewhere = f"brokerd route create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
+    alike = [
+        str(row["conversation_handle"])
+        for row in examples
+        if row["to_service_name"] == service and row["status_key"] == to.status_key
+    ] or [handle]
+    lost = "the dialog" if len(alike) == 1 else f"the {len(alike)} dialogs"
+    if len(alike) > NAMED:
+        lost = "all dialogs with it"
+    give_up = f"give {lost} up, as the last command does"
+    if to.status_key == Reason.LOCAL_SERVICE_MISSING:
+        mend = f"if the name is wrong, correct it in the program and {give_up}; if the service is "
+        mend += f"elsewhere, say where: {elsewhere}"
+    else:
+        mend = f"say where it is: {elsewhere}; if the name is wrong, {give_up}:"
     explain = f"brokerd route explain {quote(service)}{of}"
-    give_up = f"brokerd dialog end {handle} --cleanup --reason 'wrong service'{of}"
+    give_up = f"brokerd dialog end {' '.join(alike)} --cleanup --reason 'wrong service'{of}"
+    if len(alike) > NAMED:
+        give_up = f"brokerd broker clean-up {quote(to.broker or 'main')} --far-service "
+        give_up += f"{quote(service)} --reason 'wrong service'"
     return error("D10", about, text, mend, explain, give_up)

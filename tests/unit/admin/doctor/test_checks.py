@@ -469,6 +469,26 @@ def test_each_fault_is_found_alone_named_and_mended(
     assert mend in cure(found)
 
 
+@pytest.mark.rule("MON-88")
+def test_a_mistyped_service_is_named_as_one_and_all_its_dialogs_can_be_given_up() -> None:
+    key = {"status_key": "local_service_missing"}
+    rows = [
+        {"to_service_name": "nera", "conversation_handle": f"h{n}", **key} for n in range(11)
+    ] + [{"to_service_name": "other", "conversation_handle": "x", **key}]
+    to = DestinationStatus(address="", state="delayed", messages=12, broker="main", **key)
+    status = told(destinations=(to,)).status
+    (found,) = examine(replace(main(delayed=rows), status=status))
+    assert "12 messages wait: no service of that name: a route leads to this" in found.text
+    assert 'dialog h0 to nera; did you mean "near"?' in found.text
+    assert found.mend.startswith("if the name is wrong, correct it in the program and give all")
+    assert found.commands[-1] == (
+        "brokerd broker clean-up main --far-service nera --reason 'wrong service'"
+    )
+    (found,) = examine(replace(main(delayed=rows[:2]), status=status))
+    assert "give the 2 dialogs up, as the last command does; if" in found.mend
+    assert "brokerd dialog end h0 h1 --cleanup" in found.commands[-1]
+
+
 @pytest.mark.rule("MON-87")
 def test_the_error_of_a_handler_is_told_once_and_with_what_it_holds_up() -> None:
     fails = QueueStatus(name="q", broker="main", reason="its readers fail: Boom", unread="3 wait")
