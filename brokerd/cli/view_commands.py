@@ -5,12 +5,13 @@ Never:  has code for a single view: each noun lists the columns to show, and the
 To add a noun: a module with `noun(...)`, and `listing` or `showing` for each of its commands.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import ago, print_line, print_rows, quoted, table
 from brokerd.cli.session import ask
@@ -86,11 +87,13 @@ def listing(
     view: str, text: str, *columns: Shown, choices: tuple[Choice, ...] = (), aged: bool = False
 ) -> click.Command:
     """Return the command `ls` of a view."""
+    names = {_joined(one.header): one.column for one in columns}
+    names |= {name: name for name in COLUMNS[view]}  # no header hides a column
 
     def run(**given: Any) -> None:  # noqa: ANN401  # options as click gives them
         chosen = {one.column: given.pop(_parameter(one)) for one in choices}
         where = {name: list(v) if isinstance(v, tuple) else v for name, v in chosen.items() if v}
-        where |= _where(given.pop("where"))
+        where |= _where(given.pop("where"), names)
         page = _fetch(view, where, given)
         if given["as_json"]:
             print_rows(page.rows, page.next)
@@ -120,7 +123,10 @@ def listing(
         run
     )
     run = click.option(
-        "--where", multiple=True, metavar="COLUMN=VALUE", help="Show only rows with this value."
+        "--where",
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        help="Show only rows with this value; COLUMN may be a header of the table.",
     )(run)
     return click.command(name="ls", help=text)(daemon_options(json_option(run)))
 
@@ -215,12 +221,21 @@ def duration(text: str) -> float:
         raise UsageError(f"{text!r} is no duration: {error}") from error
 
 
-def _where(pairs: tuple[str, ...]) -> Row:
+def _joined(name: str) -> str:
+    """Return the name of a column as words of a header are joined: far_service."""
+    return name.replace(" ", "_").replace("-", "_")
+
+
+def _where(pairs: tuple[str, ...], names: Mapping[str, str]) -> Row:
+    """Return the conditions of `--where`.
+
+    `names`: columns by their names, and by the headers of the printed table (MON-89)."""
     where: dict[str, list[object]] = {}
     for pair in pairs:
         column, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"--where {pair!r}: COLUMN=VALUE is expected")
+        column = names.get(_joined(column), column)
         where.setdefault(column, []).extend(_values(value))
     return dict(where)
 

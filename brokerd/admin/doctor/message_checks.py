@@ -272,14 +272,22 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
         return error("D10", about, text, "", f"brokerd transmission ls{of}", *status)
     if not service:  # of an older daemon
         return error("D10", about, text, "", f"brokerd transmission ls{of}")
-    elsewhere = f"brokerd route create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
     alike = [
         str(row["conversation_handle"])
         for row in examples
         if row["to_service_name"] == service and row["status_key"] == to.status_key
-    ] or [handle]
-    lost = "the dialog" if len(alike) == 1 else f"the {len(alike)} dialogs"
-    if len(alike) > NAMED:
+    ]
+    return error("D10", about, text, *_not_found(to, service, alike or [handle]))
+
+
+def _not_found(to: DestinationStatus, service: str, handles: list[str]) -> tuple[str, ...]:
+    """Return what helps where a service is not found, and the commands.
+
+    `handles`: those of dialogs that wait for it."""
+    of = f" --broker {quote(to.broker)}" if to.broker else ""
+    elsewhere = f"brokerd route create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
+    lost = "the dialog" if len(handles) == 1 else f"the {len(handles)} dialogs"
+    if len(handles) > NAMED:
         lost = "all dialogs with it"
     give_up = f"give {lost} up, as the last command does"
     if to.status_key == Reason.LOCAL_SERVICE_MISSING:
@@ -288,8 +296,8 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
     else:
         mend = f"say where it is: {elsewhere}; if the name is wrong, {give_up}:"
     explain = f"brokerd route explain {quote(service)}{of}"
-    give_up = f"brokerd dialog end {' '.join(alike)} --cleanup --reason 'wrong service'{of}"
-    if len(alike) > NAMED:
+    give_up = f"brokerd dialog end {' '.join(handles)} --cleanup --reason 'wrong service'{of}"
+    if len(handles) > NAMED:
         give_up = f"brokerd broker clean-up {quote(to.broker or 'main')} --far-service "
         give_up += f"{quote(service)} --reason 'wrong service'"
-    return error("D10", about, text, mend, explain, give_up)
+    return mend, explain, give_up

@@ -66,6 +66,35 @@ def test_ls_asks_for_what_was_chosen_and_prints_a_table(
     assert row.split()[-5:] == ["3", "4", "5", "6", "-"]
 
 
+@pytest.mark.rule("MON-89")
+@pytest.mark.parametrize(
+    ("said", "column"),
+    [
+        ("service", "service_id"),
+        ("far service", "far_service"),
+        ("far-service", "far_service"),
+        ("contract", "service_contract_id"),
+        ("service_id", "service_id"),
+        ("is_initiator", "is_initiator"),
+        ("colour", "colour"),
+    ],
+)
+def test_where_takes_the_headers_of_the_table(
+    said: str, column: str, daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["conversation_endpoints"] = [endpoint()]
+    assert run(daemon, "dialog", "ls", "--where", f"{said}=shop") == 0
+    assert daemon.verbs("view")[-1][1]["where"] == {column: ["shop"]}
+
+
+@pytest.mark.rule("MON-89")
+def test_no_header_hides_a_column(daemon: SmallDaemon, capsys: Capture) -> None:
+    """The table of connections has the header of another column of the view."""
+    daemon.views["connections"] = []
+    assert run(daemon, "connection", "ls", "--where", "state=open") == 0
+    assert daemon.verbs("view")[-1][1]["where"] == {"state": ["open"]}
+
+
 @pytest.mark.rule("CLP-90")
 def test_ls_as_json_has_every_column_and_where_to_go_on(
     daemon: SmallDaemon, capsys: Capture
