@@ -40,6 +40,8 @@ _OFFLINE: Final = "no connection"
 _SILENT: Final = "no answer yet"
 _UNABLE: Final = "its version takes no certificates over a connection: install it there by hand"
 
+_FAILED: Final = "it has failed at the list; its log says why"
+
 
 class Around(msgspec.Struct, frozen=True):
     """The transport, as the exchange uses it."""
@@ -224,6 +226,16 @@ class CertificateExchange:
         return identity.name if identity.name in self._store.credentials.principals else None
 
     async def _install(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
+        """Process a list; whatever it has in it fails nothing but this list."""
+        try:
+            await self._take(peer, identity, frame)
+        except Exception as error:  # noqa: BLE001  # per list: a task that fails ends the instance
+            self._log.error(
+                CERTIFICATE, subclass="list_failed", principal=identity.name, exc_info=error
+            )
+            self._answer(peer, [], CertificatesKept(refusal=_FAILED))
+
+    async def _take(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
         """Install what a list has that is new, remove what it lacks, and answer."""
         refusals: list[str] = []
         offered = list(self._read(peer, frame, refusals))

@@ -30,7 +30,7 @@ TOLERANCE: Final = 5 * 60 * SECOND
 """A certificate is valid from this long before it is made: other clocks may be behind (SEC-11)."""
 MOST_BYTES: Final = 16 * 1024
 """Largest certificate that is parsed."""
-_REFUSALS: Final = (
+REFUSALS: Final = (
     ValueError,
     TypeError,
     x509.InvalidVersion,
@@ -113,7 +113,7 @@ def read_certificate(encoded: bytes) -> Certificate:
             _instant(parsed.not_valid_before_utc),
             _instant(parsed.not_valid_after_utc),
         )
-    except _REFUSALS as error:
+    except REFUSALS as error:
         raise InvalidArgument(
             f"this is no X.509 certificate: {error}", hint="give a file in PEM or DER"
         ) from error

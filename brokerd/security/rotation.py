@@ -20,7 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import InstanceId
-from brokerd.security.certificates import DAYS, Certificate, read_certificate, why_not_valid
+from brokerd.security.certificates import (
+    DAYS,
+    REFUSALS,
+    Certificate,
+    read_certificate,
+    why_not_valid,
+)
 from brokerd.security.credentials import Credentials, Installed, Purpose
 from brokerd.security.dialog_certificates import PrivateKeys, read_dialog_certificate
 
@@ -81,15 +87,22 @@ def read_offered(
         key = Ed25519PublicKey.from_public_bytes(dialog.signing_key)
     else:
         certificate = read_certificate(encoded)
-        found = x509.load_der_x509_certificate(certificate.encoded).public_key()
-        if not isinstance(found, Ed25519PublicKey):
-            raise InvalidArgument("its key is not of the kind that an instance makes")
-        key = found
+        key = _key_of(certificate)
     try:
         key.verify(proof, _statement(certificate, purpose, sender, receiver))
     except InvalidSignature:
         raise InvalidArgument("the sender has not proven to have its private key") from None
     return Offered(purpose, certificate)
+
+
+def _key_of(certificate: Certificate) -> Ed25519PublicKey:
+    try:
+        found = x509.load_der_x509_certificate(certificate.encoded).public_key()
+    except REFUSALS as error:  # a key of a kind, or with values, that the package does not know
+        raise InvalidArgument(f"its key cannot be read: {error}") from error
+    if not isinstance(found, Ed25519PublicKey):
+        raise InvalidArgument("its key is not of the kind that an instance makes")
+    return found
 
 
 def compare(

@@ -234,6 +234,10 @@ EVENTS: Final[dict[str, Event]] = {
                 "a peer sent its next certificate, or dropped an old one, over its connection "
                 "(SEC-64)"
             ),
+            "list_failed": (
+                "an error in the processing of a peer's list of certificates; nothing was "
+                "installed (SEC-64)"
+            ),
             "master_key_replaced": (
                 "an operator gave the lost master key up, and the instance made another"
             ),

@@ -8,10 +8,11 @@ An input is the text.
 
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from brokerd.clock import Instant
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import InstanceId, secret_bytes
 from brokerd.model import Validation
 from brokerd.objects import validation
@@ -22,6 +23,7 @@ from brokerd.protocol.frames import Kind
 from brokerd.routing.address import address_in_name, normalise
 from brokerd.security.certificate_files import read_certificates
 from brokerd.security.certificates import make_certificate, read_certificate
+from brokerd.security.credentials import Purpose
 from brokerd.security.dialog_certificates import (
     PrivateKeys,
     make_dialog_certificate,
@@ -30,6 +32,7 @@ from brokerd.security.dialog_certificates import (
 from brokerd.security.grants import parse_grant
 from brokerd.security.key_agreement import KeyAgreement, Place, read_header
 from brokerd.security.pairing import Code, read_code
+from brokerd.security.rotation import read_offered
 from brokerd.security.sealing import NotAuthentic, new_secrets
 from brokerd.tsql.translation import translate
 
@@ -83,14 +86,23 @@ def _xml(data: bytes) -> None:
     _well_formed_xml(data, lambda: None)
 
 
+def _shown(purpose: Purpose, data: bytes) -> None:
+    """Let a neighbour show this certificate; a refusal is an `InvalidArgument` (SEC-64)."""
+    one = InstanceId(b"w" * 16)
+    with suppress(InvalidArgument):
+        read_offered(purpose, data, bytes(64), sender=one, receiver=one)
+
+
 def _certificate(data: bytes) -> None:
     found = read_certificate(data)
     assert read_certificate(found.encoded) == found
+    _shown(Purpose.TRANSPORT, data)
 
 
 def _dialog_certificate(data: bytes) -> None:
     found = read_dialog_certificate(data)
     assert read_dialog_certificate(found.encoded) == found
+    _shown(Purpose.DIALOG, data)
 
 
 def _certificate_file(data: bytes) -> None:

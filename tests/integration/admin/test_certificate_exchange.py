@@ -170,6 +170,36 @@ async def test_a_certificate_without_proof_is_not_installed(east: Machine, west:
     assert known(east, west) == before
 
 
+ED25519, UNKNOWN_KIND = b"\x06\x03\x2b\x65\x70\x03", b"\x06\x03\x2b\x65\x01\x03"
+"""The head of an Ed25519 key in a certificate, and that of a key of a kind that nobody knows."""
+
+
+@pytest.mark.rule("SEC-64", "REL-32")
+@two_machines
+async def test_a_certificate_that_cannot_be_read_stops_nobody(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    made, _ = make_certificate("west", now=west.clock.utc())
+    odd = made.encoded.replace(ED25519, UNKNOWN_KIND)
+    assert odd != made.encoded
+    frame = CertificatesHere((Shown("transport", odd, bytes(64)),))
+    peer = east.instance.parts.instance_id
+    assert west.instance.parts.destinations.show_certificates(peer, frame)
+    assert await works(west, east)
+    assert not east.instance.failed.done()
+
+
+@pytest.mark.rule("SEC-64", "REL-32")
+@two_machines
+async def test_an_error_over_a_list_is_logged_and_answered(east: Machine, west: Machine) -> None:
+    await pair(east, west)
+    frame = CertificatesHere((Shown("nothing", b"", bytes(64)),))  # type: ignore[arg-type]
+    east.instance.parts.certificate_exchange.arrived(west.instance.parts.instance_id, frame)
+    assert await works(west, east)
+    assert not east.instance.failed.done()
+    lines = [fields for event, fields in east.log.lines if event == "broker.certificate"]
+    assert [one["principal"] for one in lines if one["subclass"] == "list_failed"] == ["peer:west"]
+
+
 @pytest.mark.rule("SEC-65", "SEC-4")
 @two_machines
 async def test_nobody_is_revoked_and_comes_back_by_a_list(east: Machine, west: Machine) -> None:

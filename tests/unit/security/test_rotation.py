@@ -66,6 +66,19 @@ def test_only_who_has_the_key_can_show_a_certificate_and_only_to_whom_it_was_mea
         read_offered(purpose, certificate.encoded, forged, sender=WEST, receiver=EAST)
 
 
+ED25519, UNKNOWN_KIND = b"\x06\x03\x2b\x65\x70\x03", b"\x06\x03\x2b\x65\x01\x03"
+"""The head of an Ed25519 key in a certificate, and that of a key of a kind that nobody knows."""
+
+
+@pytest.mark.rule("SEC-64", "REL-32")
+def test_a_key_of_a_kind_that_nobody_knows_is_refused() -> None:
+    certificate, _ = make_certificate("west", now=NOW)
+    odd = certificate.encoded.replace(ED25519, UNKNOWN_KIND)
+    assert odd != certificate.encoded
+    with pytest.raises(InvalidArgument, match="its key cannot be read"):
+        read_offered(TRANSPORT, odd, bytes(64), sender=WEST, receiver=EAST)
+
+
 @pytest.mark.rule("SEC-64")
 def test_a_newer_certificate_is_installed_beside_the_one_in_use() -> None:
     old, new = made(TRANSPORT), made(TRANSPORT, day=90)
