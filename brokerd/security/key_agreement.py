@@ -109,8 +109,8 @@ class KeyAgreement:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._made: dict[tuple[bytes, bytes], _Exchange] = {}
-        self._known: OrderedDict[bytes, tuple[AESGCM, bytes]] = OrderedDict()
-        """By what its ephemeral key is named: the key, and the signature that was verified."""
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        """By the certificates and the ephemeral key."""
 
     def make_header(
         self,
@@ -211,10 +211,10 @@ class KeyAgreement:
         name = header.sender + header.receiver + header.ephemeral
         known = self._known.get(name)
         if known is not None:
-            if known[1] != header.signature:
-                raise InvalidSignature
+            if (known.at, known.signature) != (header.agreed_at, header.signature):
+                raise InvalidSignature  # the time counts as well: it bounds the key's life
             self._known.move_to_end(name)
-            return known[0]
+            return known.cipher
         if sender is not None:
             Ed25519PublicKey.from_public_bytes(sender.signing_key).verify(
                 header.signature,
@@ -222,7 +222,7 @@ class KeyAgreement:
             )
         agreed = keys.agreement.exchange(X25519PublicKey.from_public_bytes(header.ephemeral))
         cipher = _exchange_cipher(agreed, header.sender, header.receiver, header.ephemeral)
-        self._known[name] = cipher, header.signature
+        self._known[name] = _Known(header.agreed_at, header.signature, cipher)
         if len(self._known) > _MOST_KEYS:
             self._known.popitem(last=False)
         return cipher
@@ -235,6 +235,14 @@ class _Exchange(Struct, frozen=True):
     ephemeral: bytes
     cipher: AESGCM
     signature: bytes
+
+
+class _Known(Struct, frozen=True):
+    """A key-exchange key of another side, with what its signature was verified for."""
+
+    at: Instant
+    signature: bytes
+    cipher: AESGCM
 
 
 def _statement(sender: bytes, receiver: bytes, ephemeral: bytes, at: Instant) -> bytes:

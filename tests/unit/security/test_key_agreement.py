@@ -13,7 +13,13 @@ from brokerd.errors import NoMasterKey
 from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
 from brokerd.security.dialog_kinds import Kind
 from brokerd.security.kept_keys import KeptKeys, unwrap
-from brokerd.security.key_agreement import KeyAgreement, Place, SecurityHeader, read_header
+from brokerd.security.key_agreement import (
+    KeyAgreement,
+    Place,
+    SecurityHeader,
+    _context,
+    read_header,
+)
 from brokerd.security.master_key import MasterKey
 from brokerd.security.sealing import NotAuthentic, Secrets, new_secrets
 from tests.unit.security.dialog_keys import CONVERSATION, NOW, PLACE, certificate, numbers
@@ -131,6 +137,22 @@ def test_the_initiator_is_proven_once_for_each_key_exchange_key() -> None:
             reader.read_secrets(forged, PLACE, sender=EAST, keys=WEST_KEYS)
         for one in (first, second):
             assert reader.read_secrets(one, PLACE, sender=EAST, keys=WEST_KEYS) == SECRETS
+
+
+@pytest.mark.rule("SEC-33")
+def test_a_known_key_exchange_key_is_not_taken_under_a_later_time() -> None:
+    """A thief of the target's key could otherwise use what he has seen for ever."""
+    reader = KeyAgreement(numbers("west"))
+    first = read_header(make())
+    assert reader.read_secrets(first, PLACE, sender=EAST, keys=WEST_KEYS) == SECRETS
+    reused = reader._known[EAST.id + WEST.id + first.ephemeral].cipher  # what the thief can compute
+    at = Instant(NOW + 24 * 3600 * SECOND)
+    context = _context(PLACE, EAST.id, WEST.id, first.ephemeral, at, at)
+    wrapped = bytes(12) + reused.encrypt(bytes(12), SECRETS.body + SECRETS.answers, context)
+    later = msgspec.structs.replace(first, agreed_at=at, made_at=at, wrapped=wrapped)
+    assert read_header(msgspec.msgpack.encode(later)) == later
+    with pytest.raises(NotAuthentic):
+        reader.read_secrets(later, PLACE, sender=EAST, keys=WEST_KEYS)
 
 
 @pytest.mark.rule("SEC-33")
