@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerd.config.settings import CertificateAuthority
 from brokerd.errors import BrokerError, InvalidArgument
-from brokerd.security.authority import Authority
+from brokerd.security.authority import Authority, read_revoked
 from brokerd.security.certificates import Certificate
 from brokerd.security.names import Kind
 from brokerd.storage.private_files import open_secret
@@ -90,16 +90,17 @@ class AuthorityFiles:
         assert one.file is not None, "the settings have been checked"
         assert one.certificate is not None, "the settings have been checked"
         assert one.key is not None, "the settings have been checked"
+        revoked = b""
+        if one.crl_file is not None:
+            revoked = read_revoked(_content(one.crl_file, "ca.crl_file"))
         made = Authority(
             trusted=_content(one.file, "ca.file"),
-            revoked=b"" if one.crl_file is None else _content(one.crl_file, "ca.crl_file"),
+            revoked=revoked,
             own=_content(one.certificate, "ca.certificate"),
             key=_content(one.key, "ca.key", is_secret=True),
             peers=one.peers,
             clients=one.clients,
         )
-        if one.crl_file is not None and not made.revoked.strip():
-            raise InvalidArgument("the file of ca.crl_file is empty")
         assert made.certificate.encoded
         return made
 

@@ -9,6 +9,8 @@ certificates. Its clock is that of the machine. Who somebody is says the rule: t
 certificate, put in place of `{name}`.
 """
 
+import base64
+import binascii
 import os
 import re
 import ssl
@@ -24,6 +26,7 @@ from msgspec import Struct
 from brokerd.errors import InvalidArgument
 from brokerd.security.certificates import Certificate, read_certificate
 from brokerd.security.names import NAME, Kind
+from brokerd.security.pem import REVOKED, to_pem
 
 _LABEL: Final = r"([a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)"
 
@@ -34,7 +37,8 @@ class Authority(Struct, frozen=True, kw_only=True):
     trusted: bytes
     """The certificates of the CA, in PEM: the root, and those that peers do not send."""
     revoked: bytes = b""
-    """Lists of revoked certificates in PEM, one of each CA of a chain; b"" = nothing is checked."""
+    """Lists of revoked certificates, one of each CA of a chain, as `read_revoked` returns them;
+    b"" = nothing is checked."""
     own: bytes
     """The certificate of this instance in PEM, and the intermediate ones below the root."""
     key: bytes
@@ -61,6 +65,35 @@ def _leaf(own: bytes) -> Certificate:
     if not found:
         raise InvalidArgument("ca.certificate has no certificate in PEM")
     return read_certificate(first + found + b"\n")
+
+
+_BLOCK: Final = re.compile(rb"-----BEGIN ([^\n]*?)-----\s*?\n(.*?)-----END [^\n]*?-----", re.DOTALL)
+
+
+def read_revoked(content: bytes) -> bytes:
+    """Return the lists of revoked certificates of a file, and nothing else that is in it.
+
+    OpenSSL would trust each certificate that it finds beside them.
+
+    Raises:
+        InvalidArgument: the file has no list, or something else between BEGIN and END.
+    """
+    found = []
+    for label, inner in _BLOCK.findall(content):
+        if label != REVOKED.encode():
+            raise InvalidArgument(
+                f"ca.crl_file has a {label.decode(errors='replace')[:40]}, which does not belong "
+                "there",
+                hint="it has lists of revoked certificates only; certificates of the CA go into "
+                "ca.file",
+            )
+        try:
+            found.append(to_pem(REVOKED, base64.b64decode(b"".join(inner.split()), validate=True)))
+        except binascii.Error as error:
+            raise InvalidArgument("ca.crl_file has a list that is damaged") from error
+    if not found:
+        raise InvalidArgument("ca.crl_file has no list of revoked certificates in PEM")
+    return "".join(found).encode()
 
 
 def context_of(authority: Authority, *, accepting: bool) -> ssl.SSLContext:

@@ -9,6 +9,8 @@ from typing import Final
 
 CERTIFICATE: Final = "CERTIFICATE"
 DIALOG_CERTIFICATE: Final = "BROKERD DIALOG CERTIFICATE"
+REVOKED: Final = "X509 CRL"
+"""Label of a list of revoked certificates."""
 PRIVATE_KEY: Final = "PRIVATE KEY"
 """Label of a private key as PKCS #8 without a password."""
 _WIDTH: Final = 64

@@ -278,6 +278,28 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
         context_of(files.authority(), accepting=False)
 
 
+@pytest.mark.rule("SEC-67")
+def test_a_certificate_among_the_lists_is_no_root_of_trust(tmp_path: Path) -> None:
+    ca = Ca("root")
+    settings = written(tmp_path, ca)
+    assert settings.crl_file is not None
+    for content, why in (
+        (ca.revoked() + Ca("another").pem, "has a CERTIFICATE"),
+        (Ca("another").pem.replace(b"CERTIFICATE", b"TRUSTED CERTIFICATE"), "TRUSTED CERT"),
+        (b"-----BEGIN X509 CRL-----\n" + Ca("another").pem, "damaged"),
+        (b"", "no list"),
+    ):
+        settings.crl_file.write_bytes(content)
+        with pytest.raises(InvalidArgument, match=why):
+            AuthorityFiles(settings, NullLog()).authority()
+    root = Ca("root")
+    lists = Ca("below", root).revoked()
+    settings.crl_file.write_bytes(b"of two CAs\n" + lists.replace(b"\n", b"\r\n"))
+    found = AuthorityFiles(settings, NullLog()).authority()
+    assert found.revoked == lists
+    context_of(found, accepting=True)
+
+
 @pytest.mark.rule("SEC-69")
 async def test_who_is_revoked_meanwhile_is_gone_with_the_next_pass(
     make: Make, tmp_path: Path
