@@ -34,7 +34,9 @@ CONNECT_WAIT: Final = 5.0
 MOST_DETAIL: Final = 500
 MOST_REMEMBERED: Final = 1000
 MOST_IN_A_SECOND: Final = 50
-"""Limit of TRACEs processed in a second; each walks all routes, and peers may send any number."""
+"""Limit of TRACEs processed in a second; each walks all routes, and peers may send any number. As
+many reports are passed on, counted apart so that questions do not keep reports away."""
+_TOLD: Final = {Leg.OUT: Leg.TOLD_OUT, Leg.BACK: Leg.TOLD_BACK}
 
 
 class Pong(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ class Pinging:
         self._pending: dict[bytes, tuple[asyncio.Future[bool], list[Trace]]] = {}
         self._came: OrderedDict[tuple[bytes, Leg], InstanceId] = OrderedDict()
         self._waiting: dict[str, dict[bytes, Trace]] = {}
-        self._second, self._dealt = 0.0, 0
+        self._asked, self._told = _Limit(clock), _Limit(clock)
         self.reporter: Reporter = _answers_nothing
         """Makes the reports that inquiries ask for; set by `instance.assembly`."""
 
@@ -161,9 +163,10 @@ class Pinging:
     def process(self, neighbour: InstanceId, trace: Trace) -> None:
         """Process a TRACE of a neighbour."""
         if trace.leg in (Leg.TOLD_BACK, Leg.TOLD_OUT):
-            self._report(trace, is_complete=False)
+            if not self._told.is_reached():
+                self._report(trace, is_complete=False)
             return
-        if not self._answers or self._too_many() or len(trace.steps) >= MOST_STEPS:
+        if not self._answers or self._asked.is_reached() or len(trace.steps) >= MOST_STEPS:
             return
         self._came.setdefault((trace.number, trace.leg), neighbour)  # first: routes may circle
         if len(self._came) > MOST_REMEMBERED:
@@ -270,17 +273,19 @@ class Pinging:
             if not pending[0].done():
                 pending[0].set_result(is_complete)
             return
-        # A failure on the way back is reported in two legs: TOLD_BACK to the instance where the
-        # TRACE turned round, TOLD_OUT from there to the requester.
-        neighbour = None
-        if trace.leg in (Leg.BACK, Leg.TOLD_BACK):
-            neighbour = self._came.get((trace.number, Leg.BACK))
-        leg = Leg.TOLD_BACK
+        # A failure on the way of the answer is reported in two legs: first to the instance where
+        # the TRACE turned round, then from there to the requester. A report never goes from the
+        # second leg to the first, and never gets its hops back, so it ends whoever has forgotten
+        # the requester.
+        asked, answered = Leg.OUT, Leg.BACK
+        if trace.inquiry is not None and trace.inquiry.about_initiator:  # the target asks
+            asked, answered = answered, asked
+        leg, neighbour = _TOLD[answered], None
+        if trace.leg in (answered, leg):
+            neighbour = self._came.get((trace.number, answered))
         if neighbour is None:
-            leg, neighbour = Leg.TOLD_OUT, self._came.get((trace.number, Leg.OUT))
-        if neighbour is None:  # the inquiry of a target turned round here, and its OUT leg fails
-            leg, neighbour = Leg.TOLD_BACK, self._came.get((trace.number, Leg.BACK))
-        hops = trace.hops - 1 if trace.leg is leg else MOST_HOPS
+            leg, neighbour = _TOLD[asked], self._came.get((trace.number, asked))
+        hops = trace.hops - 1 if trace.leg in _TOLD.values() else MOST_HOPS
         if neighbour is not None and hops >= 0:
             self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
 
@@ -290,7 +295,16 @@ class Pinging:
         if pending is not None and len(trace.steps) >= len(pending[1][0].steps):
             pending[1][0] = trace
 
-    def _too_many(self) -> bool:
+
+class _Limit:
+    """Limit of the TRACEs of one kind in a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second, self._dealt = 0.0, 0
+
+    def is_reached(self) -> bool:
+        """Count one more TRACE; return whether it is too many."""
         now = self._clock.monotonic()
         if now - self._second >= 1.0:
             self._second, self._dealt = now, 0

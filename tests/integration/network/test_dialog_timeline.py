@@ -1,16 +1,25 @@
 """Both sides of a dialog, of which the far one is asked over the network."""
 
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
 import msgspec
 import pytest
 
 from brokerd.admin.timeline import join
 from brokerd.client.timelines import DialogSides
 from brokerd.config.settings import Dispatcher
+from brokerd.delivery.peers.ping import MOST_IN_A_SECOND
 from brokerd.errors import ConversationNotFound
+from brokerd.ids import InstanceId
 from brokerd.protocol.inquiry import Inquiry, SideReport
 from brokerd.protocol.trace import Leg, Trace
 from tests.integration.peers import Net, Peer, peers, route
 from tests.integration.shorthand import fails
+
+Process = Callable[[InstanceId, Trace], None]
 
 
 def flows(found: DialogSides) -> list[tuple[int | None, ...]]:
@@ -134,3 +143,65 @@ async def test_an_instance_without_notices_answers_nothing(
     found = await east.session.admin.timeline(handle, wait=2.0)
     assert found.far is None
     assert found.steps[-1].outcome == "remote"
+
+
+@pytest.mark.rule("NBT-7", "MON-55")
+@peers("east", "west")
+async def test_a_report_that_comes_too_late_ends(net: Net, east: Peer, west: Peer) -> None:
+    """Neither side of a dialog waits for it any more, whichever asked."""
+    handle = await east.talk("urn:west", b"one")
+    await net.wait(2)
+    (first,) = await west.session.receive("box", 1, autocommit=True)
+    for asking, named in ((east, handle), (west, first.handle)):
+        with watched(east, west) as taken:
+            await late(asking, named)
+            await net.wait(30)
+            # the question, its answer, and at most one report on each of the two legs
+            assert 2 <= len(taken) <= 4, [one.leg for one in taken]
+
+
+@pytest.mark.rule("NBT-7")
+@peers("east", "west")
+async def test_a_report_that_is_passed_on_loses_hops(net: Net, east: Peer, west: Peer) -> None:
+    pinging, neighbour = east.instance.parts.pinging, west.instance.parts.instance_id
+    await east.session.admin.ping("urn:west")
+    lost = Trace(b"n" * 16, Leg.OUT, "urn:none", b"", "urn:none", b"", 5)
+    pinging.process(neighbour, lost)
+    pinging.process(neighbour, msgspec.structs.replace(lost, leg=Leg.BACK))
+    await net.wait(1)
+    for left in (7, 0):
+        with watched(west) as taken:
+            pinging.process(neighbour, msgspec.structs.replace(lost, leg=Leg.TOLD_BACK, hops=left))
+            await net.wait(1)
+        assert [one.hops for one in taken] == ([6] if left else [])
+    with watched(west) as taken:
+        for _ in range(MOST_IN_A_SECOND + 10):
+            pinging.process(neighbour, msgspec.structs.replace(lost, leg=Leg.TOLD_BACK, hops=7))
+        await net.wait(1)
+    assert len(taken) == MOST_IN_A_SECOND
+
+
+async def late(asking: Peer, handle: bytes) -> None:
+    """Ask the other side of a dialog, and wait for no report."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await asking.instance.parts.pinging.inquire(
+                asking.broker, asking.live(handle).endpoint, wait=60
+            )
+
+
+@contextmanager
+def watched(*those: Peer) -> Iterator[list[Trace]]:
+    """Collect the TRACEs that reach instances."""
+    taken: list[Trace] = []
+    with ExitStack() as stack:
+        for one in those:
+            pinging = one.instance.parts.pinging
+            process = pinging.process
+
+            def keep(neighbour: InstanceId, trace: Trace, process: Process = process) -> None:
+                taken.append(trace)
+                process(neighbour, trace)
+
+            stack.enter_context(patch.object(pinging, "process", keep))
+        yield taken
