@@ -102,7 +102,9 @@ class DialogReports:
         ):
             done(self._unknown(is_initiator=inquiry.about_initiator))
             return
-        done(await self._side(broker, live, endpoint))
+        side = await self._side(broker, live, endpoint)
+        # addresses of this network are no business of a peer
+        done(msgspec.structs.replace(side, destination=""))
 
     def _unknown(self, *, is_initiator: bool) -> SideReport:
         return SideReport(

@@ -121,7 +121,9 @@ def _moments(  # noqa: C901  # one statement for each kind of moment
     for message in one.waiting:
         yield Moment(at(message.at), side, "sent", _sent(message, one))
     if one.last_attempt_at is not None and one.pending:
-        what = "transmitted" if one.destination else "looked for a route"
+        # a report over the network has no destination
+        is_sent = bool(one.destination) or one.status_key == Reason.AWAITING_ACK
+        what = "transmitted" if is_sent else "tried to transmit"
         times = counted(one.attempts, "time")
         yield Moment(
             at(one.last_attempt_at),

@@ -287,7 +287,12 @@ class Pinging:
             leg, neighbour = _TOLD[asked], self._came.get((trace.number, asked))
         hops = trace.hops - 1 if trace.leg in _TOLD.values() else MOST_HOPS
         if neighbour is not None and hops >= 0:
-            self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
+            # An answer that cannot go the way of the dialog's messages must not go another way.
+            inquiry = trace.inquiry
+            if inquiry is not None and inquiry.report is not None:
+                inquiry = msgspec.structs.replace(inquiry, report=None)
+            told = msgspec.structs.replace(trace, leg=leg, hops=hops, inquiry=inquiry)
+            self._send(neighbour, told)
 
     def _note(self, trace: Trace) -> None:
         """Keep the steps known so far, in case the ping times out."""

@@ -205,3 +205,50 @@ def watched(*those: Peer) -> Iterator[list[Trace]]:
 
             stack.enter_context(patch.object(pinging, "process", keep))
         yield taken
+
+
+@pytest.mark.rule("MON-55")
+@peers("east", "west")
+async def test_an_answer_that_cannot_go_its_way_is_not_given_to_who_asks(
+    net: Net, east: Peer, west: Peer
+) -> None:
+    """A peer that names a broker which this side has no way to learns no more than that."""
+    await east.talk("urn:west")
+    handle = await east.talk("urn:west", b"one")
+    await net.wait(2)
+    endpoint = east.live(handle).endpoint
+    await east.session.drop("route", "way_to_west")
+    question = Trace(
+        b"n" * 16,
+        Leg.BACK,
+        "urn:west",
+        endpoint.far_broker or b"",
+        "urn:east",
+        east.broker.broker_id,
+        5,
+        (),
+        Inquiry(endpoint.conversation_id, True),
+    )
+    with watched(west) as taken:
+        east.instance.parts.pinging.process(west.instance.parts.instance_id, question)
+        await net.wait(10)
+    (told,) = taken
+    assert told.leg is Leg.TOLD_BACK
+    assert [one.leg for one in told.steps] == ["back", "out"]
+    assert told.inquiry is not None
+    assert told.inquiry.report is None
+
+
+@pytest.mark.rule("MON-55")
+@peers("east", "west")
+async def test_a_report_over_the_network_has_no_addresses(net: Net, east: Peer, west: Peer) -> None:
+    handle = await east.talk("urn:west", b"one")
+    await net.wait(2)
+    (first,) = await west.session.receive("box", 1, autocommit=True)
+    await west.session.send(first.handle, b"reply", "Answer")
+    await net.wait(2)
+    found = await west.session.admin.timeline(first.handle)
+    assert found.near.destination == "tcp://east:4022"
+    asked = await east.session.admin.timeline(handle)
+    assert asked.far is not None
+    assert asked.far.destination == ""
