@@ -1,20 +1,25 @@
 """Error events: the latest errors of dialogs, for operators of an instance (MON-20, VIEW-16).
 
 Reads:  lines of the log, except those of level debug.      Calls: the clock.
-Never:  keeps more than `KEPT` lines that name a dialog, or `KEPT_REFUSALS` kinds of other refusals.
+Never:  keeps more than `KEPT` lines that name a dialog, or `KEPT_REFUSALS` kinds of other refusals
+        or of refused logins.
 """
 
 from collections import deque
 from typing import Final, NamedTuple
 
-from brokerd.clock import Clock, Instant
+from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import parse, show
+from brokerd.protocol.connection_effects import LoginOutcome
 from brokerd.protocol.dialog import PEER_GONE
+from brokerd.security.grants import PUBLIC
 from brokerd.telemetry import logs
-from brokerd.telemetry.status import FailedDialogs
+from brokerd.telemetry.status import FailedDialogs, RefusedLogins
 
 KEPT: Final = 1_000
 KEPT_REFUSALS: Final = 100
+RECENT: Final = 3600 * SECOND
+"""Microseconds after which another refused login is not counted with the ones before it."""
 MOST_FAILURES: Final = 20
 """Largest number of kinds of failures that are reported (MON-72)."""
 _CLASSES: Final = frozenset(
@@ -84,6 +89,8 @@ class ErrorEvents:
         self._kept: deque[_Event] = deque(maxlen=KEPT)
         self._refusals: dict[tuple[str, str], FailedDialogs] = {}
         # Refused messages whose lines name no dialog, by broker and reason; the oldest kind first.
+        self._logins: dict[tuple[str, object], RefusedLogins] = {}
+        # Logins that were refused, by principal or address and outcome; the oldest kind first.
 
     def record(self, event: str, fields: dict[str, object]) -> None:
         """Keep a line of the log, if it is an error event."""
@@ -92,6 +99,8 @@ class ErrorEvents:
             self._kept.append(_Event(self._number, self._clock.utc(), event, fields))
         elif event == logs.AUDIT_CONVERSATION:
             self._count_refusal(fields)
+        elif event == logs.AUDIT_LOGIN and fields.get("is_accept"):
+            self._count_login(fields)
 
     def rows(self) -> list[dict[str, object]]:
         """Return the rows of the view, the oldest first; a field that the line lacked is None."""
@@ -129,6 +138,32 @@ class ErrorEvents:
             )
         rows = [*found.values(), *(one for one in self._refusals.values() if one.last_at >= since)]
         return sorted(rows, key=lambda one: -one.count)[:MOST_FAILURES]
+
+    def refused_logins_since(self, since: Instant) -> list[RefusedLogins]:
+        """Return the logins of peers that were refused since an instant, the latest first."""
+        recent = [one for one in self._logins.values() if one.last_at >= since]
+        return sorted(recent, key=lambda one: -one.last_at)[:MOST_FAILURES]
+
+    def _count_login(self, fields: dict[str, object]) -> None:
+        """Count a login at this instance's endpoint that was refused."""
+        outcome = fields.get("subclass")
+        if outcome == LoginOutcome.SUCCESS:
+            return
+        now, who = self._clock.utc(), str(fields.get("principal") or PUBLIC)
+        if who == PUBLIC:  # its port is another one each time
+            who = str(fields.get("remote") or "").rpartition(":")[0]
+        before = self._logins.pop((who, outcome), None)
+        if before is not None and now - before.last_at > RECENT:
+            before = None
+        if before is None and len(self._logins) >= KEPT_REFUSALS:
+            del self._logins[next(iter(self._logins))]
+        self._logins[who, outcome] = RefusedLogins(
+            who=who,
+            reason=str(fields.get("error") or outcome),
+            count=1 if before is None else before.count + 1,
+            first_at=now if before is None else before.first_at,
+            last_at=now,
+        )
 
     def _count_refusal(self, fields: dict[str, object]) -> None:
         """Count a refused message that began no dialog here.

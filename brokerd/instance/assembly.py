@@ -461,6 +461,7 @@ class Assembly:
             certificates=parts.certificate_expiry.soon,
             no_master_key=parts.key_rotation.why_no_key,
             failed_dialogs=parts.log.errors.failed_since,
+            refused_logins=parts.log.errors.refused_logins_since,
             next_pass=lambda: parts.ticker.next_run_of("transmitter"),
         )
 

@@ -111,7 +111,7 @@ def login_guard(parts: Parts, settings: Settings, world: Surroundings) -> LoginG
             utc=world.clock.utc,
             authority=parts.authority.vouching_for(Kind.PEER),
         ),
-        events=PeerLogins(parts, world.log),
+        events=PeerLogins(parts, parts.log),
         encryption=Encryption(endpoint.encryption),
         authentication=Authentication(endpoint.authentication),
     )

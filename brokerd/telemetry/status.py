@@ -224,6 +224,19 @@ class FailedDialogs(msgspec.Struct, frozen=True, kw_only=True):
     """The sender of refused messages that had no permission; empty = they had another fault."""
 
 
+class RefusedLogins(msgspec.Struct, frozen=True, kw_only=True):
+    """Logins of peers that this instance has refused for the same sort of reason."""
+
+    who: str
+    """The principal, or the address of an instance that is not known."""
+    reason: str = ""
+    """The reason of the latest refusal."""
+    count: int = 0
+    first_at: Instant = Instant(0)
+    """Instant of the first refusal; none of the later ones came more than an hour after another."""
+    last_at: Instant = Instant(0)
+
+
 class ClockApart(msgspec.Struct, frozen=True, kw_only=True):
     """A connected peer whose clock differs from this one by more than the tolerance (MON-73)."""
 
@@ -292,6 +305,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed_dialogs: tuple[FailedDialogs, ...] = ()
     """Dialogs that failed in the last hour, the most frequent error first; at most 20 rows."""
     clocks_apart: tuple[ClockApart, ...] = ()
+    refused_logins: tuple[RefusedLogins, ...] = ()
+    """Logins of peers that were refused in the last hour, the latest first; at most 20 rows."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:

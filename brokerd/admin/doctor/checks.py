@@ -11,7 +11,16 @@ from pathlib import PurePath
 from shlex import quote
 from typing import Final
 
-from brokerd.admin.doctor.findings import RECENT, Finding, Row, clock_time, error, info, warning
+from brokerd.admin.doctor.findings import (
+    RECENT,
+    Finding,
+    Row,
+    age,
+    clock_time,
+    error,
+    info,
+    warning,
+)
 from brokerd.admin.doctor.message_checks import (
     examine_destinations,
     examine_waiting,
@@ -26,6 +35,7 @@ from brokerd.telemetry.status import (
     CLOCK_TOLERANCE,
     DoorStatus,
     InstanceStatus,
+    RefusedLogins,
     apart,
     expiry,
     replacement,
@@ -133,6 +143,8 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
         mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"
         yield warning("D53", about, text, mend)
+    for logins in status.refused_logins:
+        yield _refused_logins(logins, status.now)
     for door in status.doors:
         yield from _refused(door, status.now)
 
@@ -149,6 +161,16 @@ def _public(status: InstanceStatus) -> Iterator[Finding]:
         else:
             revoke = f"brokerd revoke {quote(f'{words} to public')}"
             yield level("D70", about, text, "if this is not meant:", revoke)
+
+
+def _refused_logins(logins: RefusedLogins, now: Instant) -> Finding:
+    """Return the finding for logins of an instance that this one refuses."""
+    times = counted(logins.count, "time")
+    text = f"logins were refused {times} since {clock_time(logins.first_at)}, the last "
+    text += f"{age(logins.last_at, now)}: {logins.reason}"
+    mend = "strangers are kept out; if it is a peer of yours, do what the reason says; all of them:"
+    audit = f"brokerd audit --refused --event login --principal {quote(logins.who)}"
+    return info("D80", f"logins of {logins.who}", text, mend, audit)
 
 
 def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:

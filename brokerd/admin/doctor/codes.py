@@ -221,6 +221,10 @@ CODES: Final[dict[str, Code]] = {
         "Messages for a destination are held up: refused for now, or not acknowledged.",
         "The finding says by whom; `brokerd doctor` at the other side names the cause there.",
     ),
+    "D80": Code(
+        "Logins of other instances were refused in the last hour.",
+        "If it is a peer of yours, do what the reason says; strangers are kept out.",
+    ),
     "D79": Code(
         "Settings or objects let others in, or let messages leave in clear.",
         "If this is not meant, change what the text names; if it is, nothing has to be done.",

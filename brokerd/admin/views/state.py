@@ -42,6 +42,7 @@ from brokerd.telemetry.status import (
     InstanceStatus,
     PublicGrant,
     QueueStatus,
+    RefusedLogins,
     StoreStatus,
 )
 from brokerd.transport.destinations import Destinations
@@ -119,6 +120,7 @@ class StateReport:
         certificates: Callable[[], Sequence[CertificateStatus]],
         no_master_key: Callable[[], str],
         failed_dialogs: Callable[[Instant], Sequence[FailedDialogs]],
+        refused_logins: Callable[[Instant], Sequence[RefusedLogins]],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
         next_pass: Callable[[], Instant],
@@ -126,7 +128,8 @@ class StateReport:
     ) -> None:
         """Create the source of reports.
 
-        `failed_dialogs`: returns the dialogs that have failed since an instant. `late`: returns the
+        `failed_dialogs`: returns the dialogs that have failed since an instant. `refused_logins`:
+        returns the logins of peers that were refused since an instant. `late`: returns the
         seconds that a commit of a broker has waited, if that is too long, else 0. `next_pass`:
         returns when delayed dialogs are classified again (XMT-9).
         """
@@ -149,6 +152,7 @@ class StateReport:
         self._certificates = certificates
         self._no_master_key = no_master_key
         self._failed_dialogs = failed_dialogs
+        self._refused_logins = refused_logins
         self._late = late
         self._duplicates = duplicates
         self._next_pass = next_pass
@@ -208,6 +212,7 @@ class StateReport:
             idle_dialogs=self._idle(),
             dialog_limits=tuple(self._dialog_limits()),
             failed_dialogs=tuple(await self._failed(Instant(now - round(RECENT_S * SECOND)))),
+            refused_logins=tuple(self._refused_logins(Instant(now - round(RECENT_S * SECOND)))),
             clocks_apart=tuple(
                 ClockApart(peer=peer, ahead=ahead)
                 for peer, ahead in self._destinations.clocks()

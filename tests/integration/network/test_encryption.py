@@ -102,7 +102,7 @@ async def test_a_stranger_s_messages_wait_with_a_reason_that_names_what_to_do(
     assert ready(two) == 1
 
 
-@pytest.mark.rule("SX-3", "SEC-6", "SEC-9")
+@pytest.mark.rule("SX-3", "SEC-6", "SEC-9", "MON-22")
 @pytest.mark.parametrize("how", ["revoke", "remove"])
 async def test_a_peer_that_may_no_longer_connect_is_cut_off(
     brokerd_pair: Pair, brokerd_clock: RigClock, how: str
@@ -125,6 +125,12 @@ async def test_a_peer_that_may_no_longer_connect_is_cut_off(
     assert ready(two) == 1
     status = one.instance.parts.destinations.status(address_of("two"))
     assert status.reason == ("refused" if how == "revoke" else "auth_failed")
+    (told,) = (await two.session.status())["refused_logins"]
+    assert told["who"] == ("peer:one" if how == "revoke" else "TCP://one")
+    assert told["count"] >= 1
+    await one.session.admin.alter_endpoint(state="stopped")
+    await brokerd_clock.advance(3700)
+    assert (await two.session.status())["refused_logins"] == []
 
 
 @pytest.mark.rule("SEC-9", "SEC-89", "END-6")

@@ -40,6 +40,7 @@ from brokerd.telemetry.status import (
     InstanceStatus,
     PublicGrant,
     QueueStatus,
+    RefusedLogins,
     StoreStatus,
     foreign_key,
 )
@@ -357,6 +358,11 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D62", told(doors=(DoorStatus(kind="peers", connections=8, most=9, strangers=7,
      refused={"connections": 5}, refused_at=Instant(NOW - RECENT + 1)),)), "connections of peers",
      "5 connections", "raise transport.max_peers"),
+    ("D80", told(refused_logins=(RefusedLogins(who="TCP://10.0.0.7", reason="not installed here",
+     count=3, first_at=Instant(0), last_at=Instant(NOW - 25 * SECOND)),)),
+     "logins of TCP://10.0.0.7", "refused 3 times since 1970-01-01T00:00:00.000000Z, the last 25 s "
+     "ago: not installed here",
+     "brokerd audit --refused --event login --principal TCP://10.0.0.7"),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 
