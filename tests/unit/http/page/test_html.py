@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.clock import SECOND, Instant
 from brokerd.http.page.html import Html, el, join, text
-from brokerd.http.page.words import age, duration, ident, name, number, said, size, url
+from brokerd.http.page.words import age, duration, ident, name, number, sentence, size, url
 
 HOSTILE = "<script>alert(1)</script>\" onload='x' \u202egpj\x00\n&amp;"
 
@@ -63,10 +63,10 @@ def test_what_is_shortened_is_whole_in_the_title() -> None:
 @pytest.mark.rule("MON-42")
 def test_absent_values_are_a_dash_and_long_ones_are_cut() -> None:
     now = Instant(0)
-    for made in (age(None, now), number(None), size(None), ident(None), name(""), said(None)):
+    for made in (age(None, now), number(None), size(None), ident(None), name(""), sentence(None)):
         assert ">–<" in made  # noqa: RUF001
     assert len(name("x" * 10_000)) < 400
-    assert said("one\n  two") == '<span class="said">one two</span>'
+    assert sentence("one\n  two") == '<span class="said">one two</span>'
 
 
 @pytest.mark.rule("MON-41")
