@@ -14,7 +14,19 @@ from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.now import QUEUE_COLUMNS, queue_row
 from brokerd.http.page.shell import Column, choice, facts, field, pager, section, table
-from brokerd.http.page.words import age, badge, ident, link, moment, name, number, sentence, size
+from brokerd.http.page.words import (
+    age,
+    another_reader,
+    badge,
+    ident,
+    link,
+    moment,
+    monitor_state,
+    name,
+    number,
+    sentence,
+    size,
+)
 from brokerd.ids import show
 from brokerd.objects.declared import Kind
 from brokerd.protocol import client_verbs as wire
@@ -302,8 +314,8 @@ def _readers(data: Row, now: Instant) -> Html:
             ("handler", name(queue["activation_procedure"])),
             ("running", f"{monitor['tasks_running']} of {queue['max_readers']}"),
             ("waiting in a receive", number(monitor["tasks_waiting"])),
-            ("monitor", monitor["state"]),
-            ("another one", sentence(monitor["necessary"])),
+            ("monitor", monitor_state(monitor["state"])),
+            ("another reader?", sentence(another_reader(monitor["necessary"]))),
             ("failed in a row", number(monitor["consecutive_failures"])),
             ("last failure", sentence(monitor["last_failure"])),
             ("no start until", age(monitor["backoff_until"], now)),

@@ -3,17 +3,31 @@
 Reads:  the views of activation.      Calls: nothing that changes anything.
 """
 
+from shlex import quote
 from typing import Any, Final
 
 from brokerd.clock import Instant
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
-from brokerd.http.page.words import age, badge, moment, name, number, sentence
+from brokerd.http.page.words import (
+    age,
+    another_reader,
+    badge,
+    command,
+    moment,
+    monitor_state,
+    name,
+    number,
+    sentence,
+)
 
 PAGE: Final = 50
 LATEST: Final = 100
 """Decisions of one queue; activation keeps no more."""
+_CURES: Final = {"activation is off": "activation.status=on", "the queue is off": "status=on"}
+_OFF: Final = (*_CURES, "delivery is off in the broker")
+"""Why a queue with an activation has no monitor (ACT-3, ACT-5)."""
 _TONES: Final = {
     "started": "good",
     "limit reached": "warn",
@@ -35,14 +49,25 @@ async def load(desk: Desk, query: Query) -> Row:
     monitors = await desk.view(
         broker, "queue_monitors", where=where, limit=PAGE, after=query.get("after") or None
     )
+    off: list[Row] = []
+    if not query.get("after"):
+        named: Row = {"name": queue} if queue else {"monitor_absent_reason": list(_OFF)}
+        rows = await some("service_queues", where=named, limit=PAGE)
+        off = [
+            {"queue_id": one["name"], "reason": one["monitor_absent_reason"]}
+            for one in rows
+            if one["monitor_absent_reason"]
+        ]
     decisions = await some("activation_decisions", where=where, limit=LATEST) if queue else []
     return {
         "broker": broker,
         "brokers": list(desk.brokers),
         "queue": queue,
+        "after": query.get("after", ""),
         "counters": (await some("activation_counters", limit=1))[0],
         "monitors": monitors.rows,
         "next": monitors.next,
+        "off": off,
         "tasks": await some("activated_tasks", where=where, limit=PAGE),
         "decisions": sorted(decisions, key=lambda row: row["number"], reverse=True),
     }
@@ -75,7 +100,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
         ),
         of_queue,
         section(
-            "Monitored queues",
+            "Queues with activation",
             _monitors(data, now),
             pager("/readers", kept, data["next"]),
         ),
@@ -122,24 +147,40 @@ def _monitors(data: Row, now: Instant) -> Html:
     cells: list[list[Child]] = [
         [
             name(one["queue_id"], "/readers", {"broker": data["broker"], "queue": one["queue_id"]}),
-            badge(
-                one["state"].lower().replace("_", " "), "bad" if one["consecutive_failures"] else ""
-            ),
+            badge(monitor_state(one["state"]), "bad" if one["consecutive_failures"] else ""),
             number(one["tasks_running"]),
             number(one["tasks_waiting"]),
             age(one["last_activated_time"], now),
             age(one["last_empty_rowset_time"], now),
-            sentence(one["necessary"]),
+            sentence(another_reader(one["necessary"])),
             sentence(one["last_failure"]),
         ]
         for one in data["monitors"]
     ]
-    return table(
-        "Queues with a monitor",
-        columns,
-        cells,
-        "brokerd starts no readers here: no queue of this broker has an activation.",
-    )
+    cells += [_off(one, data["broker"]) for one in data["off"] if one["reason"] in _OFF]
+    empty = "brokerd starts no readers here: no queue of this broker has an activation."
+    if data["queue"]:
+        why = next((one["reason"] for one in data["off"]), "there is no such queue")
+        empty = f"brokerd starts no reader of {data['queue']}: {why}."
+    elif data["after"]:
+        empty = "No more queues with activation."
+    return table("Queues with activation", columns, cells, empty)
+
+
+def _off(row: Row, broker: str) -> list[Child]:
+    """Return the cells of a queue for which no reader is started."""
+    queue, why = row["queue_id"], row["reason"]
+    hint = sentence(None)
+    if why in _CURES:
+        of = f"--broker {quote(broker)}"
+        hint = command(f"brokerd queue alter {quote(queue)} {_CURES[why]} {of}")
+    return [
+        name(queue, "/queue", {"broker": broker, "name": queue}),
+        badge(why, "warn"),
+        *(number(None) for _ in range(4)),
+        hint,
+        sentence(None),
+    ]
 
 
 def _tasks(rows: list[Row], now: Instant) -> Html:

@@ -134,6 +134,33 @@ def badge(word: str, tone: str = "") -> Html:
     return el("span", word, class_=f"badge {tone}".strip())
 
 
+_MONITORS: Final = {
+    "INACTIVE": "waits for messages",
+    "NOTIFIED": "a reader was started",
+    "RECEIVES_OCCURRING": "readers receive",
+    "FAILED_BACKOFF": "pauses after a failure",
+    "DROPPED": "ended",
+}
+_CONDITIONS: Final = {
+    "A": "yes: messages wait, and no reader runs",
+    "B": "yes: messages wait although readers run",
+    "none: the clock of condition B has not run down": (
+        "no: the readers that run are given a few seconds"
+    ),
+}
+
+
+def monitor_state(state: object) -> str:
+    """Return the state of a queue monitor in plain words."""
+    return _MONITORS.get(str(state).upper(), str(state).lower().replace("_", " "))
+
+
+def another_reader(necessary: object) -> str:
+    """Return whether another reader is needed, and why not, in plain words."""
+    said = str(necessary or "")
+    return _CONDITIONS.get(said) or said.replace("none: ", "no: ", 1)
+
+
 def lines(value: object, most: int = 20_000) -> Html:
     """Return a text of several lines, such as a traceback, as it is."""
     shown = [clipped(one, most) for one in str(value)[:most].splitlines()]
