@@ -105,7 +105,11 @@ def draw(data: Row, _query: Query, now: Instant) -> Html:
         ),
         _hangs(data["joined"]),
         section("Both sides", _sides(data, here, now), id_="sides"),
-        section("Messages", _flows(data["joined"].flows), id_="flows"),
+        section(
+            "Messages",
+            _flows(data["joined"].flows, is_answered=data["far"] is not None),
+            id_="flows",
+        ),
         section("Timeline", _timeline(data, now), id_="timeline"),
         _way(data),
         _waiting(data, now),
@@ -196,17 +200,16 @@ def _card(
             el(
                 "p",
                 badge("not there", "bad"),
-                " No such dialog is there: nothing of it has arrived, or it is over there.",
+                " This side does not exist: no message has arrived yet, or it has ended and was "
+                "removed.",
             ),
             class_="side",
         )
     state = DIALOG_STATES.get(one.state, one.state)
     status = None
     if one.status_key:
-        status = join(
-            status_text(one.status_key) or one.status_key,
-            f"; tried {counted(one.attempts, 'time')}" if one.attempts else "",
-        )
+        status = status_text(one.status_key)
+        status += f"; tried {counted(one.attempts, 'time')}" if one.attempts else ""
     group: Child = "free"
     if one.is_parked:
         group = badge("parked" if one.parked_at else "waits for its next attempt", "bad")
@@ -270,7 +273,8 @@ _FLOW: Final = (
 )
 
 
-def _flows(flows: tuple[Flow, ...]) -> Html:
+def _flows(flows: tuple[Flow, ...], *, is_answered: bool) -> Html:
+    """Return the numbers of both directions. `is_answered`: whether the far instance answered."""
     rows: list[list[Child]] = [
         [
             el("strong", one.sender),
@@ -285,7 +289,12 @@ def _flows(flows: tuple[Flow, ...]) -> Html:
     ]
     return join(
         table("Where the messages of both directions are", _FLOW, rows),
-        el("p", "A dash: the side that would know could not be asked.", class_="remark")
+        el(
+            "p",
+            "A dash: not known, since "
+            + ("one side does not exist." if is_answered else "one side could not be asked."),
+            class_="remark",
+        )
         if any(None in (one.sent, one.arrived) for one in flows)
         else None,
     )

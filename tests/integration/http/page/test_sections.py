@@ -351,6 +351,44 @@ async def test_readers_show_why_they_were_started(site: Site) -> None:
     assert (await site.json("/readers.json"))["decisions"] == []
 
 
+@pytest.mark.rule("MON-50")
+async def test_a_queue_without_readers_says_which_queue_and_why(site: Site) -> None:
+    handler = "tests.integration.handlers:idle"
+    await site.session.apply(
+        {
+            "broker": {"name": "main"},
+            "queue": [
+                {"name": "work", "activation": {"handler": handler}},
+                {"name": "idle", "activation": {"handler": handler, "status": "off"}},
+            ],
+        },
+        ensure=True,
+    )
+    switch = "brokerd queue alter idle activation.status=on --broker main"
+    every = await site.get("/readers")
+    assert switch in every
+    assert ">work<" in every
+    assert switch in await site.get("/readers", queue="idle")
+    without = await site.get("/readers", queue="orders")
+    assert "no reader of orders: the queue has no activation" in without
+    assert "no queue of this broker" not in without
+    assert "RECEIVES_OCCURRING" not in every
+    found = await site.json("/readers.json")
+    assert found["off"] == [{"queue_id": "idle", "reason": "activation is off"}]
+
+
+@pytest.mark.rule("MON-41", "MON-52")
+async def test_a_dialog_that_waits_for_a_queue_here_is_not_said_to_be_elsewhere(site: Site) -> None:
+    await site.session.alter("queue", "orders", status="off")
+    handle = await site.send(b"one")
+    text = await site.get("/dialog", handle=show(handle))
+    assert "the target&#x27;s queue is off" in text, "escaped once"
+    assert "&amp;#x27;" not in text
+    assert "both sides are in this instance" in text.lower()
+    assert "could not be asked" not in text
+    assert "one side does not exist" in text
+
+
 @pytest.mark.rule("MON-51", "MON-47")
 async def test_dialogs_are_found_by_a_header_of_a_waiting_message(site: Site) -> None:
     handle = await site.session.begin_dialog("urn:shop", "urn:orders")
