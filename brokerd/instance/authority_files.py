@@ -31,7 +31,8 @@ class AuthorityFiles:
         self._settings = settings
         self._log = log
         self._stamp: Stamp | None = None
-        self._checked: Stamp | None = None
+        self._checked = self._stamps()
+        self._watchers: list[Callable[[], int]] = []
         self._found: Authority | None = None
         self._problem: BrokerError | None = None
 
@@ -53,10 +54,20 @@ class AuthorityFiles:
         except BrokerError:
             return None
 
+    def watch(self, end_vouched: Callable[[], int]) -> None:
+        """Have connections for which the CA vouched ended when its files have changed.
+
+        `end_vouched`: ends them, and returns their number."""
+        self._watchers.append(end_vouched)
+
+    def check(self) -> int:
+        """Have connections ended if the files have changed; return how many (SEC-69)."""
+        return sum(end() for end in self._watchers) if self.have_changed() else 0
+
     def have_changed(self) -> bool:
-        """Return whether the files are others than at the previous call."""
+        """Return whether the files are others than at the previous call, or at the start."""
         before, self._checked = self._checked, self._stamps()
-        return before is not None and before != self._checked
+        return before != self._checked
 
     def authority(self) -> Authority:
         """Return what the files say now; the same object while they have not changed.

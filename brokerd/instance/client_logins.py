@@ -81,6 +81,7 @@ class ClientLogins:
         self.refusals = refusals
         self._secured: WeakSet[SecureStream] = WeakSet()
         parts.credentials.watch(self._check_certificates)
+        parts.authority.watch(self._end_vouched)
         self.contexts = Contexts(
             credentials=parts.credentials,
             kind=Kind.CLIENT,
@@ -152,6 +153,13 @@ class ClientLogins:
         for stream in list(self._secured):
             if stream.extra.get(PRINCIPAL) not in known:
                 stream.abort()
+
+    def _end_vouched(self) -> int:
+        """End the connections of clients for which the CA vouched; return their number (SEC-69)."""
+        found = list(self._secured) if self.contexts.by_authority else []
+        for stream in found:
+            stream.abort()
+        return len(found)
 
 
 class _ClientLogin:

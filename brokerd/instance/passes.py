@@ -124,9 +124,7 @@ def _delivering(parts: Parts) -> list[Broker]:
 
 
 def _tend_certificates(parts: Parts) -> int | Awaitable[int]:
-    lines = parts.certificate_expiry.check()
-    if parts.authority.have_changed():
-        lines += parts.destinations.verify_again()
+    lines = parts.certificate_expiry.check() + parts.authority.check()
     return parts.credential_store.renew() if parts.credential_store.is_renewal_due else lines
 
 

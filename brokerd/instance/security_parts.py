@@ -81,6 +81,7 @@ def build_certificate_exchange(parts: Parts, settings: Settings, world: Surround
         log=parts.log,
     )
     parts.credentials.watch(parts.certificate_exchange.changed)
+    parts.authority.watch(destinations.verify_again)
 
 
 def admission(parts: Parts) -> Admission:

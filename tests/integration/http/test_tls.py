@@ -1,13 +1,15 @@
 """HTTP beyond this machine: TLS, and callers with an installed certificate (SX-25)."""
 
+import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from brokerd.clock import SystemClock
-from brokerd.config.settings import HttpSettings
+from brokerd.config.settings import CertificateAuthority, HttpSettings
 from brokerd.errors import AccessDenied
 from brokerd.http.reads import Caller
 from brokerd.ids import secret_bytes
@@ -16,6 +18,7 @@ from brokerd.security.credentials import Kind, Purpose
 from brokerd.security.grants import Entry, Origin, parse_grant
 from brokerd.security.tls import Own, client_context
 from brokerd.sessions.principals import Who
+from tests.authority import Ca
 from tests.integration.http.conftest import Site, Start
 from tests.integration.http.test_listener import raw
 
@@ -113,6 +116,44 @@ async def test_a_revoked_certificate_ends_its_connections(start: Start) -> None:
         assert len(site.listener.door) == 1
         await site.session.admin.revoke_principal(name)
         assert await is_refused(caller, f"https://127.0.0.1:{site.port}/livez")
+
+
+@pytest.mark.rule("SEC-69", "SX-25")
+async def test_a_change_of_the_cas_files_ends_the_connections_of_clients(
+    start: Start, tmp_path: Path
+) -> None:
+    ca = Ca("root")
+    certificate, key = ca.issue("here.brokers.example")
+    mine = b"".join(ca.issue("till.brokers.example"))
+    files = {"file": ca.pem, "certificate": certificate, "key": key, "crl_file": ca.revoked()}
+    for name, content in {**files, "mine": mine}.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o600)
+    rule = "{name}.brokers.example"
+    settings = CertificateAuthority(
+        **{name: tmp_path / name for name in files},  # type: ignore[arg-type]
+        clients=rule,
+    )
+    site = await start(TLS, ca=settings)
+    await site.session.admin.install_principal("client:till")
+    context = ssl.create_default_context(cadata=ca.pem.decode())
+    context.check_hostname = False
+    context.load_cert_chain(tmp_path / "mine")
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=context)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: here.example\r\n\r\n")
+    assert b" 200 " in await reader.readline()
+    check = site.instance.parts.authority.check
+    assert check() == 0
+    assert len(site.listener.door) == 1
+    ca.revoke(mine)
+    (tmp_path / "crl_file").write_bytes(ca.revoked())
+    assert check() == 1
+    with suppress(ConnectionError):
+        await reader.read()
+    assert len(site.listener.door) == 0
+    with suppress(ConnectionError):
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.rule("MON-26", "SX-25")
