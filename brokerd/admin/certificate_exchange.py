@@ -36,6 +36,10 @@ from brokerd.telemetry.logs import CERTIFICATE
 NOT_ACCEPTED: Final = (
     "endpoint.accept_rotation is off there: install it by hand with brokerd peer add"
 )
+EVERY: Final = 10.0
+"""Seconds between two changes of the certificates of one peer, once it has made many."""
+BURST: Final = 8
+"""Changes that a peer may make at once: those of one rotation, and of one that is repeated."""
 _OFFLINE: Final = "no connection"
 _SILENT: Final = "no answer yet"
 _UNABLE: Final = "its version takes no certificates over a connection: install it there by hand"
@@ -88,6 +92,10 @@ class CertificateExchange:
         self._answered = asyncio.Event()
         self._listed: dict[InstanceId, tuple[list[Offered], CertificatesKept]] = {}
         """The latest list of each neighbour, and the answer to it."""
+        self._lists: dict[InstanceId, tuple[Identity, CertificatesHere]] = {}
+        """The newest list of each neighbour of which one is being processed."""
+        self._next_at: dict[str, float] = {}
+        """For each principal, when its changes so far are paid for (monotonic)."""
 
     # Showing the own certificates.
 
@@ -100,6 +108,8 @@ class CertificateExchange:
         known = self._store.credentials.principals
         for name in [one for one in self._answers if one not in known]:
             del self._answers[name]
+        for name in [one for one in self._next_at if one not in known]:
+            del self._next_at[name]
         self._answer_again()
         ids = tuple(one.certificate.id for one in self._own())
         if ids == self._shown:
@@ -217,13 +227,31 @@ class CertificateExchange:
             self._answers[principal] = frame
             self._answered.set()
         else:
-            self._spawn(self._install(peer, identity, frame))
+            is_busy = peer in self._lists
+            self._lists[peer] = identity, frame  # the newest list is all that counts
+            if not is_busy:
+                self._spawn(self._install_newest(peer))
 
     def _principal_of(self, identity: Identity | None) -> str | None:
         """Return the principal that a certificate has proven; None = nobody is known by one."""
         if identity is None or not identity.is_authenticated:
             return None
         return identity.name if identity.name in self._store.credentials.principals else None
+
+    async def _install_newest(self, peer: InstanceId) -> None:
+        """Process the newest list of a neighbour until no newer one has come meanwhile."""
+        done = None
+        while done is not self._lists[peer]:
+            principal = self._lists[peer][0].name
+            await self._clock.sleep_until(self._next_at.get(principal, 0.0) - BURST * EVERY)
+            done = self._lists[peer]
+            await self._install(peer, *done)
+        del self._lists[peer]
+
+    def _charge(self, principal: str) -> None:
+        """Note a change, so that the next one waits if there were many."""
+        now = self._clock.monotonic()
+        self._next_at[principal] = max(now, self._next_at.get(principal, now)) + EVERY
 
     async def _install(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
         """Process a list; whatever it has in it fails nothing but this list."""
@@ -256,6 +284,7 @@ class CertificateExchange:
             done = [Changes()]
         found = done[-1]
         if _is_change(found):
+            self._charge(identity.name)
             self._log.warning(
                 CERTIFICATE,
                 subclass="received",

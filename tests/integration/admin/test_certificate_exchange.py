@@ -6,10 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from brokerd.admin.certificate_exchange import BURST, EVERY
+from brokerd.clock import Instant
 from brokerd.errors import InUse
 from brokerd.protocol.certificate_lists import CertificatesHere, Shown
 from brokerd.security.certificates import make_certificate
 from brokerd.security.credentials import Installed, Purpose
+from brokerd.security.dialog_certificates import make_dialog_certificate
 from brokerd.security.rotation import prove
 from tests.integration.admin.pairing.machines import Machine, two_machines
 from tests.integration.shorthand import fails
@@ -198,6 +201,30 @@ async def test_an_error_over_a_list_is_logged_and_answered(east: Machine, west: 
     assert not east.instance.failed.done()
     lines = [fields for event, fields in east.log.lines if event == "broker.certificate"]
     assert [one["principal"] for one in lines if one["subclass"] == "list_failed"] == ["peer:west"]
+
+
+@pytest.mark.rule("SEC-65")
+@two_machines
+async def test_who_changes_his_list_without_end_is_slowed_down(
+    east: Machine, west: Machine
+) -> None:
+    await pair(east, west)
+    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    now, begin = west.clock.utc(), west.clock.monotonic()
+    newest = b""
+    shown: tuple[Shown, ...] = ()
+    for at in range(100):
+        made, key = make_dialog_certificate("west", now=Instant(now + at * 1_000_000))
+        one = Installed(certificate=made, purpose=Purpose.DIALOG, principal=None, installed_at=now)
+        proof = prove(one, key, sender=me, receiver=peer)
+        assert proof is not None
+        newest, shown = made.id, (*shown[-3:], Shown("dialog", made.encoded, proof))
+        assert west.instance.parts.destinations.show_certificates(peer, CertificatesHere(shown))
+        await west.clock.sleep_until(begin + at * EVERY / 2)
+    changes = len(await audited(east, "certificates_received"))
+    assert 40 <= changes <= BURST + 50 + 1
+    await west.clock.sleep_until(west.clock.monotonic() + BURST * EVERY)
+    assert newest in known(east, west)
 
 
 @pytest.mark.rule("SEC-65", "SEC-4")
