@@ -2,6 +2,7 @@
 
 Reads:  endpoints, waiting messages, held groups, error events.    Calls: views, peers.ping.
 Never:  reads a body, takes a lock, or tells a peer about a dialog that the peer is no side of.
+Fails:  an inquiry of a peer fails alone; it is answered as if the dialog were not known.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,12 +16,14 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.state import Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.ping import Pinging
-from brokerd.errors import ConversationNotFound
+from brokerd.errors import BrokerError, ConversationNotFound
 from brokerd.ids import BrokerId, ConversationId, Handle, show
 from brokerd.protocol.admin_verbs import DialogTimeline, ViewOptions
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.inquiry import MOST, Incident, SideReport, Waiting
+from brokerd.protocol.inquiry import MOST, Incident, Inquiry, SideReport, Waiting
 from brokerd.protocol.trace import Leg, Trace
+from brokerd.telemetry.log import Log
+from brokerd.telemetry.logs import DAEMON
 
 Row = dict[str, object]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -40,6 +43,7 @@ class DialogReports:
         pinging: Pinging,
         clock: Clock,
         spawn: Spawn,
+        log: Log,
     ) -> None:
         self._instance = instance
         self._brokers = brokers
@@ -48,6 +52,7 @@ class DialogReports:
         self._pinging = pinging
         self._clock = clock
         self._spawn = spawn
+        self._log = log
 
     async def timeline(self, broker: Broker, verb: DialogTimeline) -> Row:
         """Answer `dialog_timeline`: the reports of both sides, and the way between them (MON-55).
@@ -85,8 +90,26 @@ class DialogReports:
     async def _answer(
         self, broker: Broker, trace: Trace, done: Callable[[SideReport], None]
     ) -> None:
+        """Make a report. Whatever a peer asks, at whatever moment, must not end the instance."""
         inquiry = trace.inquiry
         assert inquiry is not None, "it asks"
+        try:
+            try:
+                side = await self._asked_side(broker, trace, inquiry)
+            except BrokerError:  # its store is being closed, for one
+                side = None
+            if self._brokers.get(broker.name) is not broker:
+                return  # nobody is left to answer
+            done(side or self._unknown(is_initiator=inquiry.about_initiator))
+        except Exception as error:  # noqa: BLE001  # per request, as per command
+            self._log.error(DAEMON, subclass="inquiry_failed", exc_info=error)
+
+    async def _asked_side(
+        self, broker: Broker, trace: Trace, inquiry: Inquiry
+    ) -> SideReport | None:
+        """Return what a peer may learn about a dialog; None = nothing."""
+        if self._brokers.get(broker.name) is not broker:
+            return None
         live, endpoint = await _find_side(
             broker, ConversationId(inquiry.conversation_id), inquiry.about_initiator
         )
@@ -100,11 +123,10 @@ class DialogReports:
             or (endpoint.service, endpoint.far_service) != (mine, theirs)
             or endpoint.far_broker not in (None, BrokerId(asking))
         ):
-            done(self._unknown(is_initiator=inquiry.about_initiator))
-            return
+            return None
         side = await self._side(broker, live, endpoint)
         # addresses of this network are no business of a peer
-        done(msgspec.structs.replace(side, destination=""))
+        return msgspec.structs.replace(side, destination="")
 
     def _unknown(self, *, is_initiator: bool) -> SideReport:
         return SideReport(

@@ -38,6 +38,7 @@ def build_reports(parts: Parts, settings: Settings, world: Surroundings) -> None
         pinging=parts.pinging,
         clock=world.clock,
         spawn=parts.tasks.spawn,
+        log=parts.log,
     )
     parts.pinging.reporter = reports.report
     parts.administration.dialog_reports = reports

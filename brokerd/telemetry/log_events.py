@@ -263,6 +263,7 @@ EVENTS: Final[dict[str, Event]] = {
             "failed": "it stops because of an error",
             "client_failed": "a request failed with an internal error",
             "http_failed": "a request over HTTP failed with an internal error",
+            "inquiry_failed": "a peer's question about a dialog failed with an internal error",
             "transaction_too_old": (
                 "a transaction was rolled back because it held locks for too long (PBT-18)"
             ),

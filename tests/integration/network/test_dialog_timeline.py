@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import msgspec
@@ -12,7 +13,7 @@ from brokerd.admin.timeline import join
 from brokerd.client.timelines import DialogSides
 from brokerd.config.settings import Dispatcher
 from brokerd.delivery.peers.ping import MOST_IN_A_SECOND
-from brokerd.errors import ConversationNotFound
+from brokerd.errors import ConversationNotFound, StoreFault
 from brokerd.ids import InstanceId
 from brokerd.protocol.inquiry import Inquiry, SideReport
 from brokerd.protocol.trace import Leg, Trace
@@ -252,3 +253,46 @@ async def test_a_report_over_the_network_has_no_addresses(net: Net, east: Peer, 
     asked = await east.session.admin.timeline(handle)
     assert asked.far is not None
     assert asked.far.destination == ""
+
+
+@pytest.mark.rule("MON-55")
+@pytest.mark.parametrize("fault", [StoreFault("the store is closed"), ZeroDivisionError()])
+def test_a_question_that_cannot_be_answered_does_not_end_the_instance(
+    tmp_path: Path, fault: Exception
+) -> None:
+    @peers("east", "west")
+    async def program(net: Net, east: Peer, west: Peer) -> None:
+        handle = await east.talk("urn:west", b"one")
+        await net.wait(2)
+        unknown = msgspec.structs.replace(east.live(handle).endpoint, conversation_id=bytes(16))
+        with patch.object(type(west.broker.store.endpoints), "by_conversation", side_effect=fault):
+            asked = await east.instance.parts.pinging.inquire(east.broker, unknown, wait=3.0)
+        assert not west.instance.failed.done()
+        failed = [one["subclass"] for one in west.log.of("broker.daemon")]
+        if isinstance(fault, StoreFault):
+            assert asked.report is not None
+            assert not asked.report.is_known
+            assert failed == []
+        else:
+            assert failed == ["inquiry_failed"]
+
+    program(tmp_path)
+
+
+@pytest.mark.rule("MON-55")
+@peers("east", "west")
+async def test_a_broker_that_has_gone_answers_nothing(net: Net, east: Peer, west: Peer) -> None:
+    handle = await east.talk("urn:west", b"one")
+    await net.wait(2)
+    with patch.dict(west.instance.brokers):
+        gone = west.instance.brokers["main"]
+        del west.instance.brokers["main"]
+        trace = Trace(
+            b"n" * 16, Leg.OUT, "urn:west", b"", "urn:east", east.broker.broker_id, 5, (),
+            Inquiry(east.live(handle).endpoint.conversation_id, False),
+        )  # fmt: skip
+        reports: list[SideReport] = []
+        west.instance.parts.pinging.reporter(gone, trace, reports.append)
+        await net.wait(1)
+    assert reports == []
+    assert not west.instance.failed.done()
