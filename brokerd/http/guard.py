@@ -102,6 +102,10 @@ class Connection(Protocol):
         """Note that a request is complete, so that the client owes nothing."""
         ...
 
+    def caller_known(self) -> None:
+        """Note that a principal sends the requests of the connection."""
+        ...
+
     def request_ended(self) -> None:
         """Note that the request is answered, so that the client owes the next one."""
         ...
@@ -219,6 +223,8 @@ class Guard:
                     "open the address that it prints\n"
                 )
             return await handler(request)
+        if (connection := self._connection_of(request)) is not None:
+            connection.caller_known()
         request[CALLER] = caller
         try:
             if request.method == "POST":

@@ -82,7 +82,7 @@ class HttpListener:
             clock=clock,
             log=log,
         )
-        """Limits on connections (END-18); those without a complete request count as strangers."""
+        """Limits on connections (END-18); those of which no caller is known are strangers."""
         self._guard = Guard(
             reads=reads,
             browsers=self.browsers,
@@ -256,6 +256,8 @@ class HttpConnection(asyncio.Protocol):
         if self._is_idle and not self._is_answering:
             self._is_idle = False
             self._limit(self._listener.request_timeout)
+            if self.seat is not None:
+                self.seat.wake()
         if self._head is not None and not self._has_small_head(self._head + data[: HEAD + 1]):
             transport = self._transport
             if transport is not None:
@@ -303,6 +305,11 @@ class HttpConnection(asyncio.Protocol):
         self._head = None
         self._limit(None)
         if self.seat is not None:
+            self.seat.wake()
+
+    def caller_known(self) -> None:
+        """Note that a principal sends the requests, so that strangers do not displace it."""
+        if self.seat is not None:
             self.seat.log_in()
 
     def request_ended(self) -> None:
@@ -312,6 +319,8 @@ class HttpConnection(asyncio.Protocol):
         self._head = b""
         if self._transport is not None:
             self._limit(IDLE)
+            if self.seat is not None:
+                self.seat.rest()
 
     def cut(self) -> None:
         """End the connection now."""

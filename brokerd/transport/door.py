@@ -74,6 +74,15 @@ class Seat:
             self.logged_in = True
             self._door.logged_in(self)
 
+    def rest(self) -> None:
+        """Record that the connection is open for nothing just now, so it gives way first."""
+        if not self.logged_in:
+            self._door.rested(self)
+
+    def wake(self) -> None:
+        """Record that the connection is in use again."""
+        self._door.woken(self)
+
     def leave(self) -> None:
         """Free the seat, because the socket is closed."""
         self._door.left(self)
@@ -108,6 +117,8 @@ class Door:
         self.log = log
         self._seats: dict[Seat, None] = {}
         self._strangers: dict[Seat, None] = {}
+        self._idle: dict[Seat, None] = {}
+        """Strangers that are open for nothing just now, the longest first."""
         self._by_address: Counter[str] = Counter()
         self._strangers_by_address: Counter[str] = Counter()
         self._waiting: list[Callable[[], None]] = []
@@ -135,19 +146,20 @@ class Door:
     def wait(self) -> float:
         """Return the seconds after which the next connection may be accepted; 0 = now.
 
-        If too many connections have not logged in, `enter` displaces the oldest of them. But first
-        it has some time for its login, so that programs that start together do not displace each
-        other. Each displacement halves this time for later connections, each login doubles it.
+        If too many connections have not logged in, `enter` displaces one of them: one that is idle
+        at once, otherwise the oldest. But first the oldest has some time for its login, so that
+        programs that start together do not displace each other. Each displacement halves this time
+        for later connections, each login doubles it.
 
         This method changes nothing, because before the accept it is unknown whether a connection
         waits at all."""
-        if len(self._strangers) < self._options.logins:
+        if len(self._strangers) < self._options.logins or self._idle:
             return 0.0
         oldest = next(iter(self._strangers))
         return max(0.0, oldest.since + self._patience - self._clock.monotonic())
 
     def when_room(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once, when a connection has logged in or closed."""
+        """Call `resume` once, when a connection has logged in, closed or become idle."""
         self._waiting.append(resume)
 
     def enter(self, host: str, *, is_shared: bool, has_room: bool) -> "Seat | bytes":
@@ -168,7 +180,7 @@ class Door:
             if self._strangers_by_address[address] >= self._options.logins_per_address:
                 return self._refuse(ADDRESS_LOGINS, host)
         if len(self._strangers) >= self._options.logins:
-            self._displace_oldest()
+            self._displace_one()
         if len(self._seats) >= self._options.most:
             return self._refuse(FULL, host)
         seat = Seat(self, host, address, self._clock.monotonic())
@@ -189,18 +201,35 @@ class Door:
             _count_down(self._by_address, seat.host)
             self._forget_stranger(seat)
 
-    def _displace_oldest(self) -> None:
-        """Close the oldest connection that has not logged in, to make room for a new one."""
-        oldest = next(iter(self._strangers))
-        self._patience = max(LEAST_PATIENCE, self._patience / 2)
+    def rested(self, seat: Seat) -> None:
+        """Record that the connection of a stranger is idle."""
+        if seat in self._strangers:
+            self._idle[seat] = None
+            self._resume_acceptors()
+
+    def woken(self, seat: Seat) -> None:
+        """Record that the connection of a seat is not idle."""
+        self._idle.pop(seat, None)
+
+    def _displace_one(self) -> None:
+        """Close a connection that has not logged in, to make room for a new one."""
+        if self._idle:
+            oldest = next(iter(self._idle))
+        else:
+            oldest = next(iter(self._strangers))
+            self._patience = max(LEAST_PATIENCE, self._patience / 2)
         self._refuse(DISPLACED, oldest.remote)
         self._forget_stranger(oldest)
         oldest.turn_out()
 
     def _forget_stranger(self, seat: Seat) -> None:
+        self._idle.pop(seat, None)
         if seat in self._strangers:
             del self._strangers[seat]
             _count_down(self._strangers_by_address, seat.host)
+        self._resume_acceptors()
+
+    def _resume_acceptors(self) -> None:
         waiting, self._waiting = self._waiting, []
         for resume in waiting:
             resume()

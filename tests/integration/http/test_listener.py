@@ -349,15 +349,27 @@ async def test_a_connection_that_owes_a_request_is_cut_off(start: Start, begun: 
     assert await raw(site, begun) == b""
 
 
+async def hold(site: Site, headers: str = "") -> asyncio.StreamWriter:
+    """Open a connection, have a request answered, and keep the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"GET /livez HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    await reader.readuntil(b"alive\n")
+    return writer
+
+
+def cookie_of(caller: aiohttp.ClientSession) -> str:
+    """Return the header with which a browser is known."""
+    return "".join(f"Cookie: {one.key}={one.value}\r\n" for one in caller.cookie_jar)
+
+
 @pytest.mark.rule("SX-12", "MON-25", "END-18")
-async def test_connections_are_bounded(start: Start) -> None:
+async def test_connections_are_bounded(start: Start, caller: aiohttp.ClientSession) -> None:
     site = await start(HttpSettings(listen="TCP://127.0.0.1:0", max_connections=4))
-    held = []
-    for _ in range(4):
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        held.append(writer)
+    await site.let_in(caller)  # which keeps one connection
+    held = [await hold(site, cookie_of(caller)) for _ in range(3)]
+    async with caller.get(site.url("/livez")) as answered:
+        assert answered.status == 200
     answer = await raw(site)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert site.listener.door.refused == {"connections": 1}
@@ -366,6 +378,24 @@ async def test_connections_are_bounded(start: Start) -> None:
         site, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     await close(*held)
+
+
+@pytest.mark.rule("MON-25", "END-18")
+async def test_those_whom_nobody_knows_keep_no_principal_out(
+    start: Start, caller: aiohttp.ClientSession
+) -> None:
+    site = await start(HttpSettings(listen="TCP://127.0.0.1:0", max_connections=4))
+    held = [await hold(site) for _ in range(8)]
+    assert site.listener.door.strangers == 2
+    await site.let_in(caller)
+    known = await hold(site, cookie_of(caller))
+    held += [await hold(site) for _ in range(8)]
+    known.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await known.drain()
+    assert not known.is_closing()
+    assert await status_of(caller, site.url("/queues")) == 200
+    assert site.listener.door.refused.keys() == {"displaced"}
+    await close(known, *held)
 
 
 @pytest.mark.rule("MON-29")
