@@ -20,7 +20,7 @@ from brokerd.errors import BrokerError, ConversationNotFound
 from brokerd.ids import BrokerId, ConversationId, Handle, show
 from brokerd.protocol.admin_verbs import DialogTimeline, ViewOptions
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.inquiry import MOST, Incident, Inquiry, SideReport, Waiting
+from brokerd.protocol.inquiry import LATEST, MOST, Incident, Inquiry, SideReport, Waiting
 from brokerd.protocol.trace import Leg, Trace
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
@@ -176,7 +176,7 @@ class DialogReports:
             state=str(endpoint.state),
             began_at=endpoint.began_at,
             state_since=endpoint.state_since,
-            expires_at=endpoint.expires_at,
+            expires_at=min(endpoint.expires_at, LATEST),
             sent=endpoint.sent,
             pending=pending,
             received=endpoint.received,

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from brokerd.clock import SECOND, Instant
-from brokerd.protocol.inquiry import SideReport, Waiting
+from brokerd.protocol.inquiry import LATEST, SideReport, Waiting
 from brokerd.routing.reasons import Reason, status_text
 from brokerd.units import counted
 
@@ -112,7 +112,8 @@ def _moments(  # noqa: C901  # one statement for each kind of moment
     """Yield what a side knows, by the clock of the instance that joins."""
 
     def at(instant: int) -> Instant:
-        return Instant(instant - ahead)
+        # a peer names any two instants, and what is between them must be an instant that exists
+        return Instant(min(max(0, instant - ahead), LATEST))
 
     if side == "initiator":
         yield Moment(at(one.began_at), side, "begun", "begun here")

@@ -17,7 +17,9 @@ MOST: Final = 20
 """Most messages of one kind, and most events, in a report."""
 _Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 _Number = Annotated[int, Meta(ge=-1, le=MAX_INT)]
-_Instant = Annotated[int, Meta(ge=0, le=MAX_INT)]
+LATEST: Final = 253_402_300_799_999_999
+"""Latest instant that can be shown: the end of the year 9999."""
+_Instant = Annotated[int, Meta(ge=0, le=LATEST)]
 _Key = Annotated[str, Meta(max_length=64)]
 
 

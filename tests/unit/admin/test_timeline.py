@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from brokerd.admin.timeline import join
-from brokerd.clock import SECOND
-from brokerd.protocol.inquiry import Incident, SideReport, Waiting
+from brokerd.clock import SECOND, show_instant
+from brokerd.protocol.inquiry import LATEST, Incident, SideReport, Waiting
 
 NOW = 1_700_000_000 * SECOND
 BEGAN = NOW - 60 * SECOND
@@ -120,3 +120,12 @@ def test_the_most_serious_comes_first() -> None:
     far = msgspec.structs.replace(TARGET, unread=1, is_queue_on=False, state="DI")
     tones = [tone for tone, _ in join(INITIATOR, far, 0.0).hangs]
     assert tones == ["bad", "warn"]
+
+
+@pytest.mark.rule("MON-55")
+@pytest.mark.parametrize(("now", "at"), [(0, LATEST), (LATEST, 0)])
+def test_a_peer_with_impossible_clocks_breaks_nothing(now: int, at: int) -> None:
+    far = msgspec.structs.replace(TARGET, now=now, began_at=at, queued=(Waiting(0, at),), unread=1)
+    joined = join(INITIATOR, far, 0.01)
+    assert len(joined.moments) == 3
+    assert all(show_instant(one.at) for one in joined.moments)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from brokerd.protocol.inquiry import (
+    LATEST,
     MOST,
     Incident,
     Inquiry,
@@ -19,13 +20,13 @@ from brokerd.protocol.wire import PLAIN_LIMIT, pack_payload, unpack_payload
 
 ID = bytes(range(16))
 MOST_SAID = SideReport(
-    now=2**62,
+    now=LATEST,
     instance="ü" * 256,
     status_key="k" * 64,
     destination="d" * 512,
-    waiting=tuple(Waiting(number, 2**62, 9, 3) for number in range(MOST)),
-    queued=tuple(Waiting(number, 2**62) for number in range(MOST)),
-    incidents=tuple(Incident(2**62, "w" * 64, -(2**62)) for _ in range(MOST)),
+    waiting=tuple(Waiting(number, LATEST, 9, 3) for number in range(MOST)),
+    queued=tuple(Waiting(number, LATEST) for number in range(MOST)),
+    incidents=tuple(Incident(LATEST, "w" * 64, -(2**62)) for _ in range(MOST)),
 )
 
 
@@ -61,6 +62,8 @@ def test_an_older_daemon_sees_a_plain_trace() -> None:
         (ID, True, 7),
         (ID, True, {"now": -1}),
         (ID, True, {}),
+        (ID, True, {"now": LATEST + 1}),
+        (ID, True, {"now": 1, "queued": ((1, LATEST + 1, 0, 0),)}),
         (ID, True, {"now": 1, "state": "long"}),
         (ID, True, {"now": 1, "status_key": "k" * 65}),
         (ID, True, {"now": 1, "waiting": ((1, 1, 1, 1),) * (MOST + 1)}),
