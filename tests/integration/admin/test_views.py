@@ -274,6 +274,7 @@ async def test_the_values_of_every_column_of_what_waits(daemon: Daemon, session:
         "from_service_name": "urn:desk",
         "service_contract_name": "talk",
         "is_conversation_error": False,
+        "message_headers": None,
         "transmission_status": rows[0]["transmission_status"],
         "status_key": rows[0]["status_key"],
         "ssb_code": rows[0]["ssb_code"],
