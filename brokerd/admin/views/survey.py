@@ -150,7 +150,7 @@ class Surveys:
                 ready += row.ready
                 parked += row.parked
                 ill += row.pain > 1
-                busy += row.ready > 0
+                busy += row.ready + row.parked > 0
                 enqueued += state.enqueued
                 if row.oldest_ready_at is not None:
                     oldest = min(oldest or row.oldest_ready_at, row.oldest_ready_at)

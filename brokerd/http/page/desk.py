@@ -92,7 +92,7 @@ class Desk:
             ready=sum(row.ready for row in worst),
             parked=sum(row.parked for row in worst),
             ill=sum(row.pain > 1 for row in worst),
-            busy=sum(row.ready > 0 for row in worst),
+            busy=sum(row.ready + row.parked > 0 for row in worst),
             oldest_ready_at=min(
                 (row.oldest_ready_at for row in worst if row.oldest_ready_at), default=None
             ),

@@ -143,10 +143,11 @@ def _figures(data: Row, now: Instant) -> Html:
     many = [
         (
             "messages in queues",
-            number(data["ready"]),
-            f"in {data['queues_with_messages']} of {data['queues']} queues",
+            number(data["ready"] + data["parked"]),
+            f"in {data['queues_with_messages']} of {data['queues']} queues"
+            + (f", {data['parked']} parked" if data["parked"] else ""),
         ),
-        ("oldest message", age(data["oldest_ready_at"], now), "of those that can be received"),
+        ("oldest message", age(data["oldest_ready_at"], now), "of those that are not parked"),
         ("arriving", _rate(per, "enqueued"), sparkline(data["samples"], "enqueued")),
         ("received", _rate(per, "received"), sparkline(data["samples"], "received")),
         (
@@ -156,12 +157,13 @@ def _figures(data: Row, now: Instant) -> Html:
         ),
     ]
     if data["findings"] is not None:
+        destinations = sum(to.messages > 0 for to in data["destinations"])
         open_ones = sum(count for state, count in data["dialogs"].items() if state != "CD")
         many += [
             (
                 "waiting to leave",
                 number(data["waiting"]),
-                f"for {counted(len(data['destinations']), 'destination')}",
+                f"for {counted(destinations, 'destination')}",
             ),
             ("open dialogs", number(open_ones), f"{data['dialogs'].get('ER', 0)} in error"),
             ("clients", number(data["clients"]), f"{counted(data['peers'], 'peer')} connected"),
@@ -203,7 +205,7 @@ def sparkline(samples: list[Row], what: str) -> Html | str:
 QUEUE_COLUMNS: Final = (
     Column("queue"),
     Column("state", is_wide=True),
-    Column("ready", is_number=True),
+    Column("messages", is_number=True),
     Column("oldest", is_number=True),
     Column("parked", is_number=True),
     Column("readers", is_number=True),
@@ -256,7 +258,7 @@ def _destinations(data: Row, now: Instant) -> Html:
             number(to.messages),
             age(to.since, now),
             age(to.next_attempt_at, now),
-            sentence(" ".join(filter(None, (to.status_key, to.detail)))),
+            sentence(to.text),
         ]
         for to in data["destinations"]
     ]

@@ -4,7 +4,10 @@ Reads:  the survey, `service_queues`, `queue_monitors`, a page of messages for t
 Never:  shows a body; `bodies.py` does, on request.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
+
+import msgspec
 
 from brokerd.admin.views.survey import SurveyedQueue
 from brokerd.client.messages import Message
@@ -73,7 +76,8 @@ async def load(desk: Desk, query: Query) -> Row:
     page = await desk.view(
         broker, "service_queues", limit=PAGE, after=query.get("after") or None, **options
     )
-    return found | {"broker": broker, "queues": page.rows, "next": page.next}
+    needs = [_need(row, broker, survey.worst) for row in page.rows]
+    return found | {"broker": broker, "queues": page.rows, "needs": needs, "next": page.next}
 
 
 def _start(after: str) -> int:
@@ -99,7 +103,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
         remark = f"The {data['kept']} of {data['queues_total']} queues that need somebody most."
         shown = table("Queues by need", QUEUE_COLUMNS, rows, "No queue is like that.")
     else:
-        rows = [_row(one, data["broker"], now) for one in data["queues"]]
+        rows = [queue_row(one, now, shows_broker=False) for one in data["needs"]]
         remark = f"Queues of broker {data['broker']} by name."
         shown = table("Queues by name", QUEUE_COLUMNS, rows, "No queue has this name.")
     every = {**kept, "after": query.get("after", "")}
@@ -115,10 +119,6 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
         shown,
         pager("/queues", every, data["next"]),
     )
-
-
-def _row(row: Row, broker: str, now: Instant) -> list[Child]:
-    return queue_row(_surveyed(row, broker), now, shows_broker=False)
 
 
 def _surveyed(row: Row, broker: str) -> SurveyedQueue:
@@ -148,6 +148,21 @@ def _surveyed(row: Row, broker: str) -> SurveyedQueue:
     )
 
 
+_BY_READERS: Final = ("its readers fail", "nobody reads", "activation is off")
+"""Faults that only the survey knows, not a row of `service_queues`."""
+
+
+def _need(row: Row, broker: str, worst: Iterable[SurveyedQueue]) -> SurveyedQueue:
+    """Return the state of a queue that is also shown elsewhere: its row, with what Now says."""
+    own = _surveyed(row, broker)
+    for one in worst:
+        if (one.broker, one.name) == (broker, own.name):
+            is_graver = one.why in _BY_READERS and one.pain > own.pain
+            why, pain = (one.why, one.pain) if is_graver and own.ready else (own.why, own.pain)
+            return msgspec.structs.replace(own, why=why, pain=pain, readers=one.readers)
+    return own
+
+
 # One queue.
 
 
@@ -163,9 +178,11 @@ async def load_one(desk: Desk, query: Query) -> Row:
     services = await desk.view(broker, "services", where={"service_queue_id": wanted}, limit=20)
     tasks = await desk.view(broker, "activated_tasks", where=of_queue, limit=20)
     verb = wire.Browse(wanted, _cursor(query.get("after", "")), PAGE)
+    survey = await desk.survey()
     found: Row = {
         "broker": broker,
         "queue": rows[0],
+        "need": _need(rows[0], broker, survey.worst),
         "monitor": monitors.rows[0] if monitors.rows else None,
         "services": [one["name"] for one in services.rows],
         "tasks": tasks.rows,
@@ -176,7 +193,10 @@ async def load_one(desk: Desk, query: Query) -> Row:
     if desk.may(broker, verb):
         session = await desk.session(broker)
         page = await session.browse_page(wanted, verb.after, PAGE)  # headers come with bodies
-        found["messages"] = [_message(one) for one in page.messages]
+        held = await _held(desk, broker, page.messages)
+        found["messages"] = [
+            _message(one) | {"held": held.get(show(one.group_id))} for one in page.messages
+        ]
         found["next"] = None if page.after is None else f"{page.after[0]}.{page.after[1]}"
     return found
 
@@ -186,6 +206,29 @@ def _cursor(after: str) -> tuple[int, int] | None:
     if not (stage.isdecimal() and position.lstrip("-").isdecimal()) or len(after) > 20:  # noqa: PLR2004
         return None
     return min(int(stage), 9), max(-1, int(position))
+
+
+async def _held(desk: Desk, broker: str, messages: Iterable[Message]) -> dict[str, str]:
+    """Return the groups of messages that are parked or wait for an attempt, with which it is."""
+    groups = list({show(one.group_id) for one in messages})
+    if not groups:
+        return {}
+    where = {"conversation_group_id": groups}
+    rows = (await desk.view(broker, "parked_groups", where=where, limit=PAGE)).rows
+    return {row["conversation_group_id"]: row["state"] for row in rows if row["state"] != "counted"}
+
+
+_HELD: Final = {"parked": "parked", "waiting": "waits for its next attempt"}
+
+
+def _state(one: Row, broker: str, *, is_on: bool) -> Child:
+    """Return whether a message can be received."""
+    if one["status"] != "ready":
+        return str(one["status"])
+    if one["held"]:
+        group = {"broker": broker, "group": one["conversation_group_id"]}
+        return link("/group", badge(_HELD[one["held"]], "bad"), group)
+    return "ready" if is_on else "ready, but the queue is off"
 
 
 def _message(one: Message) -> Row:
@@ -208,7 +251,7 @@ def _message(one: Message) -> Row:
 def draw_one(data: Row, query: Query, now: Instant) -> Html:
     """Return one queue as HTML."""
     queue, broker = data["queue"], data["broker"]
-    surveyed = _surveyed(queue, broker)
+    surveyed = data["need"]
     tone = "bad" if surveyed.pain > 2 else "warn" if surveyed.pain else "good"  # noqa: PLR2004
     limits = [f"{queue['max_messages']} messages"] if queue["max_messages"] else []
     if queue["max_bytes"]:
@@ -224,7 +267,12 @@ def draw_one(data: Row, query: Query, now: Instant) -> Html:
             class_="lead",
         ),
         facts(
-            ("can be received", number(queue["ready_count"])),
+            (
+                "can be received"
+                if queue["is_receive_enabled"]
+                else "can be received once it is on",
+                number(queue["ready_count"]),
+            ),
             ("oldest of them", age(queue["oldest_ready_at"], now)),
             (
                 "parked",
@@ -239,26 +287,22 @@ def draw_one(data: Row, query: Query, now: Instant) -> Html:
             ("refused", number(queue["refused_count"])),
             ("rollbacks in a row", number(queue["rollback_streak"])),
             ("services", [join(name(one), " ") for one in data["services"]] or "none"),
-            (
-                "switched",
-                join(
-                    sentence(queue["status_reason"]),
-                    join(
-                        ", ",
-                        age(queue["status_changed_at"], now),
-                        " ago by ",
-                        name(queue["status_changed_by"]),
-                    )
-                    if queue["status_changed_at"]
-                    else None,
-                ),
-            ),
+            *_switched(queue, now),
             ("last error", sentence(queue["last_error"])),
         ),
         _switch(data, surveyed.is_on),
         _readers(data, now),
         _messages(data, query, now),
     )
+
+
+def _switched(queue: Row, now: Instant) -> list[tuple[str, Child]]:
+    """Return who switched the queue, when and why; nothing if nobody has."""
+    if not queue["status_changed_at"]:
+        return []
+    when = join(age(queue["status_changed_at"], now), " ago by ", name(queue["status_changed_by"]))
+    reason = queue["status_reason"]
+    return [("switched", join(sentence(reason), ", ", when) if reason else when)]
 
 
 def _switch(data: Row, is_on: bool) -> Html | None:  # one place
@@ -350,7 +394,7 @@ def _messages(data: Row, query: Query, now: Instant) -> Html:
             ),
             number(one["message_sequence_number"]) if one["message_sequence_number"] >= 0 else "",
             name(one["message_type_name"]),
-            one["status"],
+            _state(one, broker, is_on=data["queue"]["is_receive_enabled"]),
             number(one["priority"]) if one["priority"] >= 0 else "",
             number(one["rollbacks"]),
             headers(one["headers"]),

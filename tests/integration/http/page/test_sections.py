@@ -213,6 +213,34 @@ async def test_a_queue_shows_its_messages_without_their_bodies(site: Site) -> No
     assert found["queue"]["ready_count"] == 2
 
 
+@pytest.mark.rule("MON-47", "MON-46")
+async def test_a_queue_is_in_the_state_that_now_says(site: Site) -> None:
+    """Parked messages are not called ready, and the heading is not "on" if nobody reads."""
+    await site.send(b"alone")
+    site.look_again()
+    now, queue = await site.json("/now.json"), await site.json("/queue.json", name="orders")
+    assert now["worst"][0]["why"] == queue["need"]["why"] == "nobody reads"
+    assert ">nobody reads<" in await site.get("/queue", name="orders")
+    assert ">nobody reads<" in await site.get("/queues", sort="name")
+    await site.park(b"odd", b"next")
+    site.look_again()
+    queue = await site.json("/queue.json", name="orders")
+    assert queue["need"]["why"] == "groups are parked"
+    held = sorted(str(one["held"]) for one in queue["messages"])
+    assert "parked" in held
+    assert held.count("parked") == queue["queue"]["parked_count"]
+    now = await site.get("/")
+    total = len(queue["messages"])
+    assert f'<span class="num">{total}</span></span><span class="label">messages in queues' in now
+    assert f"in 1 of 2 queues, {held.count('parked')} parked" in now
+    await site.session.alter("queue", "orders", status="off")
+    text = await site.get("/queue", name="orders")
+    assert "can be received once it is on" in text
+    assert "can be received<" not in text
+    assert "switched" in text
+    assert "switched" not in await site.get("/queue", name="shop")
+
+
 @pytest.mark.rule("MON-51")
 async def test_dialogs_are_found_by_the_beginning_of_an_id_a_service_or_a_state(
     site: Site,
