@@ -312,7 +312,7 @@ def _timeline(data: Row, now: Instant) -> Html:
         items.append(
             el(
                 "li",
-                el("span", moment(one.at, now), gap, class_="when"),
+                el("span", moment(one.at, now, exact=True), gap, class_="when"),
                 el("span", one.side, class_="where"),
                 el("span", sentence(one.text), class_="what"),
                 class_=f"{one.side} {one.tone} {'later' if later else ''}".strip(),

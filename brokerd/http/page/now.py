@@ -4,21 +4,21 @@ Reads:  the diagnosis, the survey, the destinations.      Calls: nothing that ch
 """
 
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from brokerd.admin.doctor.findings import Level
 from brokerd.admin.views.survey import SurveyedQueue, rates
 from brokerd.clock import SECOND, Instant
+from brokerd.http.page.cards import cards
 from brokerd.http.page.desk import Desk, Query, Row
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, section, table, tiles
-from brokerd.http.page.words import age, badge, command, link, name, number, sentence, size
+from brokerd.http.page.words import age, badge, link, name, number, sentence, size
 from brokerd.units import counted
 
 MOST: Final = 50
 """Findings and destinations that are shown."""
 QUEUES: Final = 8
-_TONES: Final = {Level.ERROR: "bad", Level.WARNING: "warn", Level.INFO: ""}
 
 
 async def load(desk: Desk, _query: Query) -> Row:
@@ -70,7 +70,7 @@ async def load(desk: Desk, _query: Query) -> Row:
 def draw(data: Row, _query: Query, now: Instant) -> Html:
     """Return the content of the section as HTML."""
     return join(
-        _verdict(data),
+        _verdict(data, now),
         _figures(data, now),
         _worst(data["worst"], now, shows_broker=len(data["brokers"]) > 1),
         _destinations(data, now) if data["findings"] is not None else None,
@@ -78,7 +78,7 @@ def draw(data: Row, _query: Query, now: Instant) -> Html:
     )
 
 
-def _verdict(data: Row) -> Html:
+def _verdict(data: Row, now: Instant) -> Html:
     findings = data["findings"]
     if findings is None:
         return section(
@@ -98,7 +98,7 @@ def _verdict(data: Row) -> Html:
             "p", badge("all is well", "good"), " the doctor finds nothing wrong", class_="well"
         )
     else:
-        head = el("ol", [_finding(one) for one in grave], class_="findings")
+        head = cards(grave, now)
     more = data["findings_total"] - len(findings)
     return section(
         "What is wrong",
@@ -109,7 +109,7 @@ def _verdict(data: Row) -> Html:
         el(
             "details",
             el("summary", f"{counted(len(rest), 'remark')}"),
-            el("ol", [_finding(one) for one in rest], class_="findings"),
+            cards(rest, now),
         )
         if rest
         else None,
@@ -117,24 +117,6 @@ def _verdict(data: Row) -> Html:
         if data["left_out"]
         else None,
         class_="verdict",
-    )
-
-
-def _finding(one: Any) -> Html:  # noqa: ANN401  # a Finding
-    return el(
-        "li",
-        el(
-            "p",
-            badge(one.level.value, _TONES[one.level]),
-            " ",
-            el("strong", name(one.about)),
-            " ",
-            el("span", one.code, class_="code"),
-        ),
-        el("p", sentence(one.text, 1000)),
-        el("p", sentence(one.mend, 1000), class_="remark") if one.mend else None,
-        [el("p", command(words)) for words in one.commands],
-        class_=_TONES[one.level],
     )
 
 

@@ -4,7 +4,9 @@ PURE.   Reads: values.      Calls: `html`.
 Never:  shows an id without its whole text in the title, or an age without its instant.
 """
 
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 from urllib.parse import urlencode
 
@@ -66,15 +68,27 @@ def age(at: object, now: Instant) -> Html:
     return el("time", shown, datetime=show_instant(Instant(at)), title=show_instant(Instant(at)))
 
 
-def moment(at: object, now: Instant) -> Html:
-    """Return an instant with date, unless it is of the last day, and milliseconds."""
+def moment(at: object, now: Instant, *, exact: bool = False) -> Html:
+    """Return an instant to the second, with the date unless it is of the last day.
+
+    `exact`: with milliseconds."""
     if not isinstance(at, int):
         return el("span", _DASH, class_="none")
     whole = show_instant(Instant(at))
     date, _, clock = whole.partition("T")
-    clock = clock[:12].rstrip("Z")
+    clock = clock[: 12 if exact else 8]
     shown = clock if abs(now - at) < _DAY * SECOND // 2 else f"{date} {clock[:8]}"
     return el("time", shown, datetime=whole, title=whole)
+
+
+def when(text: str, now: Instant) -> Html:
+    """Return an instant of a sentence to the second, with how far it is from now."""
+    at = Instant(int(datetime.fromisoformat(text).timestamp()) * SECOND)
+    apart = now - at
+    far = f"in {duration(-apart)}" if apart < 0 else f"{duration(apart)} ago" if apart else "now"
+    date, _, clock = text.partition("T")
+    shown = clock[:8] if abs(apart) < _DAY * SECOND // 2 else f"{date} {clock[:8]}"
+    return el("time", f"{shown} ({far})", datetime=text, title=text)
 
 
 def size(value: object) -> Html:
@@ -119,10 +133,17 @@ def sentence(value: object, most: int = LONGEST) -> Html:
     return el("span", clipped(" ".join(str(value).split()), most), class_="said")
 
 
+_DELETES: Final = re.compile(
+    r"^rm |\bqueue cure\b|\bgroup (discard|end)\b|\bclean-up\b|--cleanup\b|\bpurge\b"
+)
+"""Commands after which messages or files are gone."""
+
+
 def command(words: str) -> Html:
-    """Return a command to paste, with a button that copies it."""
+    """Return a command to paste, with a button that copies it; one that deletes is marked."""
     return el(
         "span",
+        badge("deletes", "bad") if _DELETES.search(words) else None,
         el("code", words, class_="mend"),
         el("button", "copy", type="button", class_="copy", data_copy=words, hidden=True),
         class_="command",
