@@ -443,7 +443,9 @@ _TIMES: Final = frozenset(
 
 def _all(row: Row, now: Instant) -> Html:
     pairs: list[tuple[str, Child]] = []
-    for key, value in row.items():
+    words = {**row, "state": state_word(row["state_desc"])}
+    del words["state_desc"]
+    for key, value in words.items():
         shown: Any
         if key in _TIMES:
             shown = age(value, now)

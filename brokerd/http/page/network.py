@@ -9,7 +9,7 @@ from brokerd.clock import Instant
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
-from brokerd.http.page.words import age, badge, command, ident, name, number, sentence, size
+from brokerd.http.page.words import age, badge, command, ident, link, name, number, sentence, size
 
 PAGE: Final = 50
 _TONES: Final = {"online": "good", "suppressed": "bad", "connecting": "warn", "idle": ""}
@@ -23,9 +23,13 @@ async def load(desk: Desk, query: Query) -> Row:
         return (await desk.view(broker, view, limit=PAGE, **options)).rows
 
     routes = await desk.view(broker, "routes", limit=PAGE, after=query.get("after") or None)
+    diagnosis = await desk.diagnosis()
     return {
         "broker": broker,
         "brokers": list(desk.brokers),
+        "nowhere": []
+        if diagnosis is None
+        else [one for one in diagnosis.status.destinations if not one.address][:PAGE],
         "endpoint": next(iter(await some("endpoint")), None),
         "connections": await some("connections"),
         "destinations": await some("destinations"),
@@ -44,7 +48,7 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
     of_broker = choice("broker", "/network", kept, data["brokers"])
     return join(
         section("This instance", _endpoint(data["endpoint"])),
-        section("Destinations", _destinations(data["destinations"], now)),
+        section("Destinations", _destinations(data, now)),
         section("Connected instances", _connections(data["connections"], now)),
         section(
             join("Routes of broker ", name(data["broker"])),
@@ -78,14 +82,18 @@ def _endpoint(row: Row | None) -> Html:
             ),
         ),
         ("listens at", ", ".join(map(str, row["listener_address"])) or "nowhere"),
-        ("why not", sentence(row["listen_error"])),
+        *(
+            [("why it does not listen", sentence(row["listen_error"]))]
+            if row["listen_error"]
+            else []
+        ),
         ("peers prove who they are by", sentence(row["connection_auth"])),
         ("encryption", sentence(row["encryption"])),
         ("forwards", "yes" if row["is_message_forwarding_enabled"] else "no"),
     )
 
 
-def _destinations(rows: list[Row], now: Instant) -> Html:
+def _destinations(data: Row, now: Instant) -> Html:
     columns = (
         Column("address"),
         Column("state"),
@@ -112,7 +120,20 @@ def _destinations(rows: list[Row], now: Instant) -> Html:
                 _retry(one),
             ),
         ]
-        for one in rows
+        for one in data["destinations"]
+    ]
+    cells += [
+        [
+            link("/dialogs", f"no destination ({to.broker})", {"broker": to.broker}),
+            badge(to.state, "bad"),
+            number(to.messages),
+            number(None),
+            number(to.failures),
+            age(to.next_attempt_at, now),
+            number(None),
+            sentence(to.text),
+        ]
+        for to in data["nowhere"]
     ]
     return table(
         "Addresses to which messages are sent",
@@ -193,6 +214,8 @@ def _routes(rows: list[Row], now: Instant) -> Html:
 
 def _forwarder(data: Row) -> Html:
     row = data["forwarder"]
+    if not row["is_forwarding"] and not row["pending_messages"]:
+        return el("p", "Forwarding is off: no message passes through.", class_="empty")
     shown = [
         (key.removesuffix("_total").replace("_", " "), _value(value)) for key, value in row.items()
     ]

@@ -235,7 +235,9 @@ def _destinations(data: Row, now: Instant) -> Html:
     tones = {"online": "good", "suppressed": "bad", "delayed": "bad", "connecting": "warn"}
     rows: list[list[Child]] = [
         [
-            name(to.address or f"no destination ({to.broker})"),
+            name(to.address, "/network")
+            if to.address
+            else link("/dialogs", f"no destination ({to.broker})", {"broker": to.broker}),
             badge(to.state, tones.get(to.state, "")),
             number(to.messages),
             age(to.since, now),

@@ -15,6 +15,8 @@ from brokerd.http.page.html import Child, Html, el, join
 
 LONGEST: Final = 240
 """Characters of a text in a table; the rest is on the page of the thing itself."""
+_SHORT: Final = 28
+"""Characters of a name that is not broken in a table."""
 _STEPS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 _UNIT: Final = 1024
@@ -117,7 +119,8 @@ def name(value: object, path: str = "", query: Mapping[str, object] | None = Non
     """Return a name, which may contain anything, isolated from the text around it."""
     if value in (None, ""):
         return el("span", _DASH, class_="none")
-    shown = el("bdi", clipped(str(value)), class_="name")
+    short = " short" if len(str(value)) <= _SHORT else ""
+    shown = el("bdi", clipped(str(value)), class_=f"name{short}")
     return link(path, shown, query) if path else shown
 
 

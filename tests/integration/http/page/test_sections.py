@@ -355,6 +355,13 @@ async def test_the_network_shows_destinations_and_routes(tmp_path: Path) -> None
         text = await site.get("/network")
         assert "tcp://127.0.0.1:9" in text
         assert ">expired<" in text
+        assert "why it does not listen" not in text
+        assert "Forwarding is off" in text
+        assert "discarded messages" not in text
+        await site.send(b"lost", to="urn:nowhere")
+        site.look_again()
+        assert "no destination (main)" in await site.get("/network")
+        assert "no destination (main)" in await site.get("/")
     finally:
         await site.stop()
 
