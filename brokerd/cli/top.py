@@ -220,7 +220,7 @@ class _Live:
         if isinstance(line, QueueLine):
             for queue in status.queues:
                 if (queue.broker, queue.name) == (line.broker, line.name):
-                    found += examine_queue(queue)
+                    found += examine_queue(queue, status.now)
         else:
             for to in status.destinations:
                 if to.address == line.address and (text := unsent(to, status.now)):
