@@ -27,7 +27,7 @@ def connect(
 ) -> Connecting[Session]:
     """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
 
-    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS, else
+    `address`: unix:/path or TCP://host:port of a daemon, by default BROKERD_ADDRESS, else
     unix:/run/brokerd/brokerd.sock (commands have another default: see docs/reference/files.md); or
     file:path.db, which runs the broker of that file in this process, without a daemon.
     `broker`: the name of a broker of the daemon, by default BROKERD_BROKER or "main"; a file is one
@@ -67,7 +67,7 @@ async def _open(
     if address is not None and not isinstance(address, str):
         raise InvalidArgument(
             f"address is {address!r}, not a text",
-            hint="unix:/path, tcp://host:port or file:path.db",
+            hint="unix:/path, TCP://host:port or file:path.db",
         )
     if address is not None and address.lower().startswith(FILE):
         session = await _open_file(address[len(FILE) :], broker, **options)

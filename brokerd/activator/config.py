@@ -50,7 +50,7 @@ class NotificationService(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     name: _Text
     queue: _Text
     address: str | None = None
-    """Address of the daemon: unix:/path or tcp://host:port. None = that in BROKERD_ADDRESS, else
+    """Address of the daemon: unix:/path or TCP://host:port. None = that in BROKERD_ADDRESS, else
     unix:/run/brokerd/brokerd.sock."""
     broker: _Text = "main"
     id: str | None = None

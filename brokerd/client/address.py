@@ -31,7 +31,7 @@ def default_address() -> str:
 
 
 def connector_for(address: str, tls: Tls | None = None) -> Connector:
-    """Return a connector to unix:/path or tcp://host:port. `tls`: encrypts TCP connections.
+    """Return a connector to unix:/path or TCP://host:port. `tls`: encrypts TCP connections.
 
     Raises:
         InvalidArgument: the address is anything else.
@@ -44,7 +44,7 @@ def connector_for(address: str, tls: Tls | None = None) -> Connector:
     except ValueError:
         port = None
     if parts.scheme.lower() != "tcp" or not parts.hostname or not port or parts.path:
-        raise InvalidArgument(f"address {address!r}: unix:/path or tcp://host:port is expected")
+        raise InvalidArgument(f"address {address!r}: unix:/path or TCP://host:port is expected")
     if tls is not None:
         return _encrypted(parts.hostname, port, tls)
     return _tcp(parts.hostname, port)
@@ -56,7 +56,7 @@ def _unix(path: str) -> Connector:
     if os.name != "posix":
         raise InvalidArgument(
             f"address unix:{path}: this system has no Unix sockets for programs in Python",
-            hint="connect by TLS: tcp://host:port, with the files of `brokerd client new`",
+            hint="connect by TLS: TCP://host:port, with the files of `brokerd client new`",
         )
 
     async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:

@@ -585,7 +585,7 @@ def connect(
 ) -> Connecting[Session]:
     """Connect to a broker of a daemon: `await connect(...)` or `async with connect(...)`.
 
-    `address`: unix:/path or tcp://host:port, by default BROKERD_ADDRESS, else
+    `address`: unix:/path or TCP://host:port, by default BROKERD_ADDRESS, else
     unix:/run/brokerd/brokerd.sock. `wait`: seconds for which the first connection is tried;
     `retry`: seconds for which each later connection is tried. `client_id`: 16 bytes, drawn if not
     given; no two sessions may use the same id at a time (CLP-13). `pid`: the process id that the
