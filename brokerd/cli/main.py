@@ -167,6 +167,16 @@ class _Commands(click.Group):
                 return command
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # it does not know those not imported yet
+            known = self.list_commands(ctx)
+            name = error.command_name
+            raise click.exceptions.NoSuchCommand(name, possibilities=known, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = self.list_commands(ctx)
         help_of = {entry.name: entry.help for entry in COMMANDS if entry.name in known}

@@ -39,6 +39,15 @@ def test_it_does_not_run_without_its_assertions() -> None:
     assert "relies on its assertions" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "near"), [(["stauts"], "'status'"), (["queue", "browes"], "'browse'")]
+)
+def test_a_mistyped_command_names_the_nearest(words: list[str], near: str, capsys: Capture) -> None:
+    assert main(words) == 64
+    _, _, hint = capsys.readouterr().err.partition("Did you mean ")
+    assert near in hint
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys\nfrom brokerd.cli.main import main\nmain(['--help'])\n"
