@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from brokerd.cli.options import daemon_address
 from brokerd.cli.output import warn
+from brokerd.client.connecting import START
 from brokerd.client.session import Session, connect
 from brokerd.errors import AccessDenied, BrokerUnavailable, DaemonUnreachable, ObjectNotFound
 from brokerd.model import MSDB
@@ -174,6 +175,8 @@ def ask(
                 where, broker, retry=_RETRY, of_instance=of_instance, wait=wait
             )
         except DaemonUnreachable as error:
+            if error.hint != START:  # something answers there
+                raise
             text, hint = explain(where, cause(where), error.message)
             raise DaemonUnreachable(text, hint=hint) from error
         async with session:

@@ -25,6 +25,8 @@ from brokerd.protocol.client_frames import encode_hello
 
 SDK: Final = "python 1"
 READER: Final = "BROKERD_READER"
+START: Final = "start it with: brokerd serve; or give its address, or BROKERD_ADDRESS"
+"""What to do where no daemon answers, if nothing more exact is known."""
 RETRY: Final = 60.0
 """Seconds for which the client tries to replace a lost connection, by default."""
 
@@ -107,7 +109,7 @@ async def open_session(
     except ConnectionLost as error:
         raise DaemonUnreachable(
             f"no daemon answers at {where}: {error.message}",
-            hint="start it with: brokerd serve; or give its address, or BROKERD_ADDRESS",
+            hint=START if error.hint == ConnectionLost.hint else error.hint,
         ) from error
     return make(link=link, client_id=client, ids=ids, recorder=options.get("recorder"))
 

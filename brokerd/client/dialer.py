@@ -11,6 +11,7 @@ from typing import Final
 
 from brokerd.client.address import Connector
 from brokerd.client.connection import Connection, Listener, open_connection
+from brokerd.client.tls import NotEncrypted
 from brokerd.clock import Clock
 from brokerd.errors import BrokerError, ConnectionLost, TooManyOpenFiles
 from brokerd.protocol.client_frames import Welcome
@@ -20,6 +21,10 @@ _LATE: Final = 60.0
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 5.0
 _NEVER: Final = float("-inf")
+_PLAIN: Final = (
+    "on loopback, or with clients.trust_network, the daemon does not encrypt: leave the TLS files "
+    "out (--tls-..., BROKERD_TLS_..., tls=); elsewhere see whether the address is right"
+)
 
 
 class Dialer:
@@ -95,4 +100,4 @@ def _explain(error: OSError) -> ConnectionLost:
         return TooManyOpenFiles(f"this process may open no more files: {error}")
     if error.errno == errno.ENFILE:
         return TooManyOpenFiles(f"this machine may open no more files: {error}")
-    return ConnectionLost(str(error))
+    return ConnectionLost(str(error), hint=_PLAIN if isinstance(error, NotEncrypted) else None)

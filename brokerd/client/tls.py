@@ -91,6 +91,10 @@ def _no_password() -> str:
     )
 
 
+class NotEncrypted(ConnectionError):
+    """The daemon does not encrypt where TLS is expected."""
+
+
 class Opening:
     """The handshake of one connection; `done` ends with it."""
 
@@ -119,7 +123,9 @@ class Opening:
         Raises: nothing.
         """
         transport.abort()
-        self._fail("the daemon does not encrypt at this address, or has no room for connections")
+        text = "the daemon does not encrypt at this address, or has no room for connections"
+        if not self.done.done():
+            self.done.set_exception(NotEncrypted(text))
 
     def stream_refused(self, stream: SecureStream, error: Exception) -> None:
         """Note why the handshake failed.

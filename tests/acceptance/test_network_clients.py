@@ -219,9 +219,11 @@ async def test_a_program_that_wants_tls_never_goes_on_without(program: Program) 
 
     async with await asyncio.start_server(greet, "127.0.0.1") as server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(DaemonUnreachable, match="does not encrypt"):
+        with pytest.raises(DaemonUnreachable, match="does not encrypt") as refusal:
             async with brokerd.connect(f"tcp://127.0.0.1:{port}", tls=program.tls):
                 pass
+    assert "leave the TLS files out" in refusal.value.hint
+    assert "brokerd serve" not in refusal.value.hint
 
 
 @pytest.mark.rule("SX-6", "SX-9")
