@@ -41,7 +41,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Other names: the class of an error, a number."""
 
 
-@click.command(name="explain")
+@click.command(
+    name="explain",
+    context_settings={"ignore_unknown_options": True},  # -8408 is a code
+)
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
 @json_option
 def command(*, codes: tuple[str, ...], as_json: bool) -> None:
@@ -74,6 +77,8 @@ def find(code: str, known: list[Entry]) -> list[Entry]:
         ObjectNotFound: there is none; the message names the nearest code.
     """
     wanted = code.strip().casefold()
+    if wanted.removeprefix("-").isdigit():  # programs print them with a minus, brokers without
+        wanted = wanted.removeprefix("-")
     found = [one for one in known if wanted in (name.casefold() for name in _names(one))]
     if found:
         return found

@@ -21,6 +21,13 @@ def error_classes() -> list[type[BrokerError]]:
 
 
 @pytest.mark.rule("MON-83")
+@pytest.mark.parametrize("code", ["-8494", "8494", "-8408"])
+def test_a_number_is_explained_with_and_without_its_minus(code: str, capsys: Capture) -> None:
+    assert main(["explain", code]) == 0
+    assert code.lstrip("-") in capsys.readouterr().out
+
+
+@pytest.mark.rule("MON-83")
 def test_everything_that_is_printed_can_be_explained() -> None:
     known = entries()
     for code in (
