@@ -14,7 +14,7 @@ import msgspec
 from brokerd.cli.options import instance_options, json_option
 from brokerd.cli.output import print_line, print_rows, table
 from brokerd.cli.session import ask
-from brokerd.cli.view_commands import DEFAULT_LIMIT, Row, duration
+from brokerd.cli.view_commands import DEFAULT_LIMIT, Row
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
 from brokerd.clock import SECOND, Instant, SystemClock, show_instant
@@ -23,6 +23,7 @@ from brokerd.errors import UsageError
 from brokerd.model import MSDB
 from brokerd.protocol.admin_verbs import MOST_ROWS
 from brokerd.telemetry.audit import Action, Outcome
+from brokerd.units import parse_duration
 
 _EVENTS: Final = tuple(sorted(one.value for one in Action))
 
@@ -111,7 +112,14 @@ def _begin(text: str) -> Instant:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        return Instant(SystemClock().utc() - round(duration(text) * SECOND))
+        try:
+            age = parse_duration(text)
+        except ValueError:
+            raise UsageError(
+                f"--since {text!r} is neither a time nor a duration",
+                hint="2026-01-31T09:00, in UTC, or how long ago: 10min, 2h, 1d",
+            ) from None
+        return Instant(SystemClock().utc() - round(age.total_seconds() * SECOND))
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return Instant(round(at.timestamp() * SECOND))
 
