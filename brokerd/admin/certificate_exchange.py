@@ -256,14 +256,16 @@ class CertificateExchange:
     async def _install(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
         """Process a list; whatever it has in it fails nothing but this list."""
         try:
-            await self._take(peer, identity, frame)
+            await self._install_list(peer, identity, frame)
         except Exception as error:  # noqa: BLE001  # per list: a task that fails ends the instance
             self._log.error(
                 CERTIFICATE, subclass="list_failed", principal=identity.name, exc_info=error
             )
             self._answer(peer, [], CertificatesKept(refusal=_FAILED))
 
-    async def _take(self, peer: InstanceId, identity: Identity, frame: CertificatesHere) -> None:
+    async def _install_list(
+        self, peer: InstanceId, identity: Identity, frame: CertificatesHere
+    ) -> None:
         """Install what a list has that is new, remove what it lacks, and answer."""
         refusals: list[str] = []
         offered = list(self._read(peer, frame, refusals))

@@ -26,7 +26,7 @@ from brokerd.protocol.client_frames import encode_hello
 SDK: Final = "python 1"
 READER: Final = "BROKERD_READER"
 START: Final = "start it with: brokerd serve; or give its address, or BROKERD_ADDRESS"
-"""What to do where no daemon answers, if nothing more exact is known."""
+"""Remedy where no daemon answers and nothing more exact is known."""
 RETRY: Final = 60.0
 """Seconds for which the client tries to replace a lost connection, by default."""
 
