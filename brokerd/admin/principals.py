@@ -168,8 +168,8 @@ class PrincipalAdministration:
                 raise InUse(
                     f"the next certificate for {purpose} is made already, and waits to be used: "
                     f"{show_id(waiting.certificate.id)}",
-                    hint="install at all peers and clients what `brokerd certificate export --next` "
-                    "prints, then: brokerd certificate switch",
+                    hint="install what `brokerd certificate export --next` prints at all peers and "
+                    "clients, then: brokerd certificate switch",
                 )
         rows = []
         for purpose in purposes:
