@@ -15,7 +15,7 @@ from brokerd.storage.connections import Connection
 from brokerd.storage.readers import Reader
 from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import audit
-from brokerd.telemetry.audit import FROM_OUTSIDE, Action, Entry, Outcome
+from brokerd.telemetry.audit import APART, Action, Entry, Outcome
 
 MOST: Final = 10_000
 """Most entries that are kept: of logins and refusals, and as many of everything else."""
@@ -70,10 +70,12 @@ def _json(entry: Entry) -> str:
     return orjson.dumps(entry.detail, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def _trim(*, outside: bool) -> str:
-    """Return the statement that deletes the oldest entries of one kind; its values are in it."""
-    named = [one.value for one in sorted(FROM_OUTSIDE)]
-    within = audit.c.action.in_(named) if outside else audit.c.action.not_in(named)
+def _trim(actions: Iterable[Action], *, others: bool = False) -> str:
+    """Return the statement that deletes the oldest entries of these actions, or of all others.
+
+    Its values are in it."""
+    named = [one.value for one in sorted(actions)]
+    within = audit.c.action.not_in(named) if others else audit.c.action.in_(named)
     keys = select(audit.c.audit_key).where(within).order_by(audit.c.audit_key.desc())
     newest = keys.limit(1).offset(MOST).scalar_subquery()
     statement = delete(audit).where(within, audit.c.audit_key <= newest)
@@ -82,7 +84,7 @@ def _trim(*, outside: bool) -> str:
 
 _append = sql(insert(audit))
 _span = sql(select(func.max(audit.c.audit_key) - func.min(audit.c.audit_key)))
-_TRIMS: Final = (_trim(outside=True), _trim(outside=False))
+_TRIMS: Final = (*map(_trim, APART), _trim(frozenset[Action]().union(*APART), others=True))
 _page: Final[Any] = (
     select(audit)
     .where(audit.c.audit_key < bindparam("before"))

@@ -66,11 +66,20 @@ class Action(StrEnum):
     """A queue was switched on or off by the page."""
 
 
-FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS, Action.CERTIFICATES_RECEIVED})
-"""Actions that others can cause as often as they like; they never displace other entries."""
+FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})
+"""Actions that others can cause as often as they like."""
 
 
-COUNTED = FROM_OUTSIDE | {Action.CLEAN_UP}
+APART = (
+    FROM_OUTSIDE,
+    frozenset({Action.CERTIFICATES_RECEIVED}),
+    frozenset({Action.BODY_SHOWN}),
+    frozenset({Action.QUEUE_SWITCHED}),
+)
+"""Classes of actions that one side can cause often; entries of a class never displace others."""
+
+
+COUNTED = FROM_OUTSIDE | {Action.CLEAN_UP, Action.PURGE_QUEUE}
 """Actions of which repeats by one actor within a minute are counted, not stored one by one."""
 
 
