@@ -24,7 +24,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
-from brokerd.security.names import rule_problem
+from brokerd.security.names import NAME, rule_problem
 
 
 def check_whole(settings: Settings, problems: Problems) -> None:
@@ -133,6 +133,12 @@ def _check_authority(ca: CertificateAuthority, problems: Problems) -> None:
     for key in ("certificate", "key"):
         if getattr(ca, key) is None:
             problems.add(f"ca.{key}", "this instance needs a certificate of the CA, and its key")
+    if ca.peers and ca.peers.lower() == ca.clients.lower():
+        problems.add(
+            "ca.clients",
+            "it is the rule of ca.peers as well: a client program could log in as a peer of the "
+            f"same name, so give it names of its own, such as {NAME}.clients.example",
+        )
     if not ca.peers and not ca.clients:
         problems.add("ca.peers", "say whose certificates the CA makes: ca.peers or ca.clients")
 

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from msgspec import Struct
 
 from brokerd.errors import InvalidArgument
-from brokerd.security.certificates import Certificate, read_certificate
+from brokerd.security.certificates import REFUSALS, Certificate, read_certificate
 from brokerd.security.names import NAME, Kind
 from brokerd.security.pem import REVOKED, to_pem
 
@@ -128,13 +128,16 @@ def name_of(encoded: bytes, rule: str) -> str:
     """Return the name that a certificate has by a rule, as the name of a principal.
 
     `encoded`: in DER; its chain was verified. The alternative names count, and the common name only
-    if there are none.
+    if there are none. A rule that is a URI is for URIs alone, and another one for DNS names: what a
+    CA demands of whoever wants the one kind of name may say nothing about the other.
 
     Raises:
         InvalidArgument: no name in the certificate follows the rule, or several do.
     """
-    parsed = x509.load_der_x509_certificate(encoded)
-    names = _names(parsed)
+    try:
+        names = _names(x509.load_der_x509_certificate(encoded), is_uri=":" in rule)
+    except REFUSALS as error:
+        raise InvalidArgument(f"the names in the certificate cannot be read: {error}") from error
     before, _, after = rule.lower().partition(NAME)
     pattern = re.compile(re.escape(before) + _LABEL + re.escape(after))
     found = {match[1] for one in names if (match := pattern.fullmatch(one.lower()))}
@@ -146,7 +149,7 @@ def name_of(encoded: bytes, rule: str) -> str:
     raise InvalidArgument(f"several names in the certificate follow {rule} (names: {said})")
 
 
-def _names(parsed: x509.Certificate) -> list[str]:
+def _names(parsed: x509.Certificate, *, is_uri: bool) -> list[str]:
     try:
         found = parsed.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME)
     except x509.ExtensionNotFound:
@@ -154,10 +157,7 @@ def _names(parsed: x509.Certificate) -> list[str]:
         return [str(one.value) for one in subject]
     value = found.value
     assert isinstance(value, x509.SubjectAlternativeName), "the extension of that identifier"
-    return [
-        *value.get_values_for_type(x509.DNSName),
-        *value.get_values_for_type(x509.UniformResourceIdentifier),
-    ]
+    return value.get_values_for_type(x509.UniformResourceIdentifier if is_uri else x509.DNSName)
 
 
 @contextmanager

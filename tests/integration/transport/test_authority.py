@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from brokerd.clock import SystemClock
 from brokerd.config.settings import Authentication, CertificateAuthority, Encryption
@@ -231,6 +234,33 @@ def test_names_and_rules() -> None:
     assert rule_problem("") == rule_problem(RULE) == ""
     for wrong in ("{name}", "brokers.example", "{name}.{name}.example"):
         assert rule_problem(wrong)
+
+
+@pytest.mark.rule("SEC-68")
+def test_a_rule_is_for_dns_names_or_for_uris() -> None:
+    both = read_certificate(Ca("root").issue("tag://west", "east.brokers.example")[0]).encoded
+    assert name_of(both, RULE) == "east"
+    assert name_of(both, "tag://{name}") == "west"
+    # a URI without a scheme, which a CA may hand out to anybody
+    uri = x509.UniformResourceIdentifier("west.brokers.example")
+    with pytest.raises(InvalidArgument, match="follows"):
+        name_of(with_names(x509.SubjectAlternativeName([uri])), RULE)
+
+
+@pytest.mark.rule("SEC-68", "REL-32")
+def test_names_that_cannot_be_read_prove_nothing() -> None:
+    odd = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\xff\xff")
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        name_of(with_names(odd), RULE)
+
+
+def with_names(names: x509.ExtensionType) -> bytes:
+    """Return a certificate with this extension, in DER."""
+    ca = Ca("root")
+    key = ca.certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    made = ca._sign(ca.name, key, [(names, False)])
+    return made.public_bytes(serialization.Encoding.DER)
 
 
 def written(folder: Path, ca: Ca) -> CertificateAuthority:

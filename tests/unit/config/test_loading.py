@@ -591,3 +591,13 @@ def test_a_shared_broker_has_its_file_with_the_partner(tmp_path: Path) -> None:
     settings = load(path, environ={}).settings
     assert settings.store_path("app") == tmp_path / "shared" / "app.db"
     assert settings.store_path("main") == tmp_path / "data" / "main.db"
+
+
+@pytest.mark.rule("SEC-68")
+def test_one_rule_cannot_name_peers_and_clients(write: Write) -> None:
+    files = "".join(f'{one} = "/etc/brokerd/{one}"\n' for one in ("file", "certificate", "key"))
+    rules = 'peers = "{name}.brokers.example"\nclients = "{name}.%s.example"\n'
+    same = write(f"[ca]\n{files}{rules % 'BROKERS'}")
+    assert "ca.clients" in str(refused(same))
+    other = load(write(f"[ca]\n{files}{rules % 'clients'}"), environ={})
+    assert other is not None
