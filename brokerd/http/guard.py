@@ -123,19 +123,22 @@ class Guard:
         hosts: Iterable[str],
         is_local: bool,
         is_tls: bool,
+        request_timeout: float,
         connection_of: Callable[[web.Request], Connection | None],
         log: Log,
     ) -> None:
         """Create the guard.
 
         `cookie`: its name. `hosts`: names of the listener, beside addresses and names of this
-        machine. `is_local`: whether only this machine reaches the listener."""
+        machine. `is_local`: whether only this machine reaches the listener. `request_timeout`:
+        seconds for the body of a POST."""
         self._reads = reads
         self._browsers = browsers
         self._cookie = cookie
         self._hosts = frozenset(one.lower() for one in hosts)
         self._is_local = is_local
         self._is_tls = is_tls
+        self._request_timeout = request_timeout
         self._connection_of = connection_of
         self._log = log
 
@@ -271,14 +274,28 @@ class Guard:
         origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
         is_ours = origin is None or origin.partition("://")[2] == request.headers.get("Host")
         if is_ours and site in (None, "same-origin", "none"):
+            await self._read_body(request)
             sent = request.headers.get(CSRF_HEADER)
             if sent is None and request.content_type == "application/x-www-form-urlencoded":
                 sent = str((await request.post()).get(CSRF_FIELD, ""))
-            if sent is not None and hmac.compare_digest(sent.encode(), caller.csrf.encode()):
+            odd = "surrogateescape"  # how aiohttp decodes headers
+            if sent is not None and hmac.compare_digest(
+                sent.encode(errors=odd), caller.csrf.encode()
+            ):
                 return
         raise web.HTTPForbidden(
             text=f"no page of this daemon has sent this: reload it, or send {CSRF_HEADER}\n"
         )
+
+    async def _read_body(self, request: web.Request) -> None:
+        """Read the body of a POST, which the request keeps, in the time that a request has."""
+        if request.content_type.startswith("multipart/"):  # cannot be read twice; no page sends it
+            raise web.HTTPUnsupportedMediaType(text="send a form as it is sent by default\n")
+        try:
+            async with asyncio.timeout(self._request_timeout):
+                await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body of the request did not come\n") from None
 
 
 def status_of(error: BrokerError) -> int:

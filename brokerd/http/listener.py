@@ -91,6 +91,7 @@ class HttpListener:
             hosts=settings.hosts,
             is_local=is_local_address(address),
             is_tls=settings.tls,
+            request_timeout=self.request_timeout,
             connection_of=self._connection_of,
             log=log,
         )

@@ -292,6 +292,23 @@ async def test_a_post_of_our_own_page_passes(start: Start, caller: aiohttp.Clien
 
 
 @pytest.mark.rule("SX-26")
+async def test_a_post_in_odd_bytes_or_form_is_refused(
+    start: Start, caller: aiohttp.ClientSession
+) -> None:
+    site = await start()
+    await site.let_in(caller)
+    (browser,) = site.listener.browsers._browsers.values()
+    head = f"POST /do/switch HTTP/1.1\r\nHost: localhost\r\n{cookie_of(caller)}".encode()
+    rest = b"Connection: close\r\nContent-Length: 0\r\n\r\n"
+    answer = await raw(site, head + b"X-Brokerd-CSRF: \xff\r\n" + rest)
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    form = aiohttp.FormData({"csrf": browser.csrf}, default_to_multipart=True)
+    headers = {"X-Brokerd-CSRF": browser.csrf}
+    url = site.url("/do/switch")
+    assert await status_of(caller, url, method="POST", data=form, headers=headers) == 415
+
+
+@pytest.mark.rule("SX-26")
 async def test_a_stranger_posts_nothing(start: Start, caller: aiohttp.ClientSession) -> None:
     site = await start()
     for path in ("/", "/livez", "/metrics"):
@@ -347,6 +364,26 @@ async def test_a_connection_that_owes_a_request_is_cut_off(start: Start, begun: 
         HttpSettings(listen="TCP://127.0.0.1:0", request_timeout=timedelta(milliseconds=50))
     )
     assert await raw(site, begun) == b""
+
+
+@pytest.mark.rule("SX-12", "MON-25")
+@pytest.mark.parametrize("is_header", [False, True])
+async def test_a_body_that_does_not_come_is_cut_off(
+    start: Start, caller: aiohttp.ClientSession, is_header: bool
+) -> None:
+    site = await start(
+        HttpSettings(listen="TCP://127.0.0.1:0", request_timeout=timedelta(milliseconds=200))
+    )
+    await site.let_in(caller)
+    (browser,) = site.listener.browsers._browsers.values()
+    head = "POST /do/switch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += cookie_of(caller) + "Content-Type: application/x-www-form-urlencoded\r\n"
+    head += f"X-Brokerd-CSRF: {browser.csrf}\r\n" if is_header else ""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"{head}Content-Length: 1000\r\n\r\ncsrf=".encode())
+    async with asyncio.timeout(30):  # and no minute
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+    await close(writer)
 
 
 async def hold(site: Site, headers: str = "") -> asyncio.StreamWriter:
