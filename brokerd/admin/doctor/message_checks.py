@@ -103,7 +103,10 @@ def _refused(one: FailedDialogs) -> tuple[str, list[str]]:
         mend = f"broker {one.broker} has no service of the name that it sends to; what it may do:"
         return mend, [f"{who_can} --principal {quote(one.principal)}"]
     grant = f"brokerd grant send on {quote(one.service)} to {quote(one.principal)}"
-    return "if it is to send there, which goes for its next dialogs:", [who_can, grant]
+    mend = (
+        "if it should be able to send there, grant it; dialogs that begin afterwards get through:"
+    )
+    return mend, [who_can, grant]
 
 
 def examine_destinations(seen: Seen) -> Iterator[Finding]:
