@@ -18,7 +18,7 @@ from brokerd.units import counted
 
 _TONES: Final = {Level.ERROR: "bad", Level.WARNING: "warn", Level.INFO: ""}
 _LONGEST: Final = 1000
-_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
+_ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _PARTS: Final = re.compile(
     rf"(?:\b(?P<noun>group|dialog) )?(?P<id>{_ID.pattern})|{_INSTANT.pattern}"

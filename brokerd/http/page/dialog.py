@@ -350,7 +350,7 @@ def _way(data: Row) -> Html | None:
                 name(one["instance"]), el("small", name(one["broker"])) if one["broker"] else None
             ),
             name(one["route"]),
-            join(one["outcome"], " ", name(one["where"])),
+            join(one["outcome"], " ", name(one["where"]) if one["where"] else None),
             sentence(
                 " ".join(
                     filter(
@@ -419,7 +419,7 @@ def _events(data: Row, now: Instant) -> Html | None:
             moment(one["at"], now),
             " ".join(filter(None, (str(one["subclass"] or ""), str(one["code"] or "")))),
             {True: "initiator", False: "target"}.get(one["is_initiator"], ""),
-            sentence(one["reason"], 1000),
+            sentence(status_text(one["reason"]) if one["reason"] else None, 1000),
         ]
         for one in reversed(rows)
     ]

@@ -11,6 +11,7 @@ from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.shell import Column, choice, facts, pager, section, table
 from brokerd.http.page.words import (
+    MONITOR_STATES,
     age,
     another_reader,
     badge,
@@ -46,8 +47,13 @@ async def load(desk: Desk, query: Query) -> Row:
     async def some(view: str, **options: Any) -> list[Row]:  # noqa: ANN401
         return (await desk.view(broker, view, **options)).rows
 
+    # Naming the states has the view look past the many queues that have no monitor.
     monitors = await desk.view(
-        broker, "queue_monitors", where=where, limit=PAGE, after=query.get("after") or None
+        broker,
+        "queue_monitors",
+        where=where | {"state": list(MONITOR_STATES)},
+        limit=PAGE,
+        after=query.get("after") or None,
     )
     off: list[Row] = []
     if not query.get("after"):

@@ -158,7 +158,7 @@ def badge(word: str, tone: str = "") -> Html:
     return el("span", word, class_=f"badge {tone}".strip())
 
 
-_MONITORS: Final = {
+MONITOR_STATES: Final = {
     "INACTIVE": "waits for messages",
     "NOTIFIED": "a reader was started",
     "RECEIVES_OCCURRING": "readers receive",
@@ -176,7 +176,7 @@ _CONDITIONS: Final = {
 
 def monitor_state(state: object) -> str:
     """Return the state of a queue monitor in plain words."""
-    return _MONITORS.get(str(state).upper(), str(state).lower().replace("_", " "))
+    return MONITOR_STATES.get(str(state).upper(), str(state).lower().replace("_", " "))
 
 
 def another_reader(necessary: object) -> str:

@@ -133,7 +133,7 @@ class Site:
         tx = self.session.transaction()
         async with tx:
             (first, *_rest) = await tx.receive("orders")
-            options = {"error": error, "park": "the handler failed"}
+            options: dict[str, object] = {"error": error, "park": "the handler failed"}
             tx._undo(options)
         return show(first.group_id)
 

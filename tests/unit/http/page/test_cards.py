@@ -7,9 +7,10 @@ from brokerd.admin.doctor.findings import error
 from brokerd.clock import SECOND, Instant
 from brokerd.http.page.cards import alike, cards
 from brokerd.http.page.words import command
+from brokerd.ids import show
 
 NOW = Instant(1_700_000_000 * SECOND)  # 2023-11-14T22:13:20Z
-ONE, TWO = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+ONE, TWO = show(bytes(range(16))), show(bytes(range(100, 116)))
 
 
 def held_up(handle: str, seconds: int) -> str:
@@ -57,7 +58,7 @@ def test_a_card_has_times_to_the_second_and_short_ids() -> None:
     text = held_up(ONE, 400)
     assert ">22:13:28 (in 8s)<" in text
     assert 'title="2023-11-14T22:13:28.123456Z"' in text
-    assert f'title="{ONE}">01234567<' in text
+    assert f'title="{ONE}">00010203<' in text
 
 
 @pytest.mark.rule("MON-59")
