@@ -15,6 +15,7 @@ LEFT_OUT = {
     (Scope.PAIR, "received"): "the same",
     (Scope.QUEUE, "queue_us"): "a part of wait_us, of a sample",
     (Scope.QUEUE, "retry_us"): "the same",
+    (Scope.BROKER, "store_full"): "the state `full` of the store",
 }
 """Figures of the metrics log that have no family, and why."""
 ALL = [(scope, family) for scope, listed in FAMILIES.items() for family in listed]
