@@ -81,6 +81,8 @@ class Assessment(Struct, kw_only=True):
     def summary(self) -> str:
         """The figures in one line."""
         counts = self.counts
+        if not self.entries:
+            return f"no statement of the broker in {counted(self.files, 'file')}: nothing to import"
         return (
             f"{counted(len(self.entries), 'statement')} of the broker in "
             f"{counted(self.files, 'file')}: {counts['moves']} move, {counts['hand']} need a hand, "

@@ -16,6 +16,7 @@ import msgspec
 
 from brokerd.tsql import objects, verbs
 from brokerd.tsql.cursor import Cursor, Unexpected
+from brokerd.tsql.mistyped import intended
 from brokerd.tsql.names import COLUMNS, FUNCTIONS, VIEWS
 from brokerd.tsql.objects import OBJECTS, SECURITY, Rule, Where
 from brokerd.tsql.tokens import Kind, Token, tokenize
@@ -149,7 +150,7 @@ class _Reader:
         word = token.upper
         if not word:
             return None
-        found = self._by_word(here, word)
+        found = self._by_word(here, word) or self._mistyped(here, word)
         if found is None:
             return None
         return lambda where: self._ended(here, found(where))
@@ -195,6 +196,23 @@ class _Reader:
                 return lambda where: Mention(name=name, **where)
             case _:
                 return None
+
+    @staticmethod
+    def _mistyped(here: Cursor, word: str) -> Callable[[Where], None] | None:
+        meant = intended(here, word)
+        if not meant:
+            return None
+
+        def read(_where: Where) -> None:
+            spelt = meant.split()
+            wrong = next((n for n, one in enumerate(spelt) if not here.is_next(*spelt[: n + 1])), 0)
+            token = here.peek(wrong)
+            if token is not None:
+                raise Unexpected(spelt[wrong], token.at, token.text)
+            last = here.peek(wrong - 1)
+            raise Unexpected(spelt[wrong], last.end if last else 0, "the end of the batch")
+
+        return read
 
     @staticmethod
     def _after(

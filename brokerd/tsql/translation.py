@@ -5,7 +5,7 @@ Never:  reads or writes a file: `cli.import_` does.
 Fails:  never with a script: what cannot be read is an entry of the assessment.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -232,7 +232,8 @@ def _handlers(
                 continue
             reader = _reader(home, declared, activation, dialogs, taken)
             reader.place = _key(database, activation.procedure or ("",))
-            found = procedures.get(reader.place) or procedures.get(("", reader.place[1]))
+            reader.place = _place(reader.place, procedures)
+            found = procedures.get(reader.place)
             if found is None:
                 declared.entry.needs(f"no script has the procedure {reader.procedure}")
             else:
@@ -240,6 +241,17 @@ def _handlers(
             modules[database, key] = reader.module
             readers.append(reader)
     return modules, readers
+
+
+def _place(wanted: tuple[str, str], known: Collection[tuple[str, str]]) -> tuple[str, str]:
+    """Return where a procedure is: a script without USE may be for the database of another one."""
+    database, name = wanted
+    if wanted in known:
+        return wanted
+    if database:
+        return "", name
+    same = [one for one in known if one[1] == name]
+    return same[0] if len(same) == 1 else wanted
 
 
 def _reader(

@@ -333,3 +333,41 @@ def test_a_procedure_knows_its_statements() -> None:
         (0, "Receive"), (0, "Send"), (0, "End"), (0, "End"), (0, "End"),
         (1, "BeginDialog"), (1, "Send"), (None, "Mention"),
     ]  # fmt: skip
+
+
+@pytest.mark.rule("IMP-4")
+@pytest.mark.parametrize(
+    ("text", "expected", "found"),
+    [
+        ("CREATE QUEU dbo.Bad;", "QUEUE", "QUEU"),
+        ("CREATE MESAGE TYPE [x]", "MESSAGE", "MESAGE"),
+        ("CREATE MESSAGE TYP [x]", "TYPE", "TYP"),
+        ("CREATE MESSAGE", "TYPE", "the end of the batch"),
+        ("DROP CONTRCAT [x]", "CONTRACT", "CONTRCAT"),
+        ("SEND ON CONVERSTION @h", "CONVERSATION", "CONVERSTION"),
+        ("SEND ON @h (@b)", "CONVERSATION", "@h"),
+        ("END CONVERSATIONS @h", "CONVERSATION", "CONVERSATIONS"),
+    ],
+)
+def test_a_mistyped_statement_is_named_as_unread(text: str, expected: str, found: str) -> None:
+    unread, after = statements(f"{text}; CREATE QUEUE dbo.Good;")
+    if "end of" in found:
+        unread, after = statements(f"{text}\nGO\nCREATE QUEUE dbo.Good;")
+    assert isinstance(unread, tree.Unread)
+    assert (unread.expected, unread.found) == (expected, found)
+    assert isinstance(after, tree.Queue)
+
+
+@pytest.mark.rule("IMP-4")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE EVENT SESSION x ON SERVER ADD EVENT a.b",
+        "CREATE ROLE x; CREATE RULE y AS @a > 1; CREATE TABLE queues (a int)",
+        "SELECT 1 FROM a JOIN b send ON send.id = a.id",
+        "BEGIN TRAN; END; BEGIN TRY SELECT 1 END TRY",
+        "CREATE SERVICE MASTER KEY; CREATE DATABASE x; CREATE SEQUENCE s; DROP SERVER ROLE r",
+    ],
+)
+def test_statements_of_others_are_not_taken_for_mistyped_ones(text: str) -> None:
+    assert not any(isinstance(one, tree.Unread) for one in statements(text))

@@ -379,3 +379,34 @@ def test_twice_the_scripts_are_twice_the_work() -> None:
 
     once, twice = calls(lambda: translated(text(50))), calls(lambda: translated(text(100)))
     assert twice < 2.3 * once
+
+
+_SETUP = """
+CREATE QUEUE dbo.OrderQueue WITH ACTIVATION (STATUS = ON, PROCEDURE_NAME = dbo.OnOrder,
+    MAX_QUEUE_READERS = 1, EXECUTE AS OWNER);
+GO
+"""
+_PROCEDURE = """
+CREATE PROCEDURE dbo.OnOrder AS
+BEGIN
+    DECLARE @h uniqueidentifier, @b varbinary(max);
+    RECEIVE TOP (1) @h = conversation_handle, @b = message_body FROM dbo.OrderQueue;
+    SEND ON CONVERSATION @h (@b);
+    END CONVERSATION @h;
+END
+GO
+"""
+
+
+@pytest.mark.rule("IMP-13")
+@pytest.mark.parametrize(("first", "second"), [("USE Shop;\nGO\n", ""), ("", "USE Shop;\nGO\n")])
+def test_a_script_without_use_belongs_to_the_only_database(first: str, second: str) -> None:
+    mixed = [one.verdict for one in entries(first + _SETUP, second + _PROCEDURE)]
+    alike = [one.verdict for one in entries(_SETUP, _PROCEDURE)]
+    assert mixed == alike
+    assert Verdict.UNREAD not in mixed
+
+
+@pytest.mark.rule("IMP-5")
+def test_an_import_without_a_statement_of_the_broker_says_so() -> None:
+    assert "no statement of the broker" in translated("SELECT 1;").assessment.summary
