@@ -187,7 +187,7 @@ def sparkline(samples: list[Row], what: str) -> Html | str:
 QUEUE_COLUMNS: Final = (
     Column("queue"),
     Column("state", is_wide=True),
-    Column("messages", is_number=True),
+    Column("waiting", is_number=True),
     Column("oldest", is_number=True),
     Column("parked", is_number=True),
     Column("readers", is_number=True),

@@ -168,6 +168,7 @@ MONITOR_STATES: Final = {
 _CONDITIONS: Final = {
     "A": "yes: messages wait, and no reader runs",
     "B": "yes: messages wait although readers run",
+    "none: no messages ready": "no: no message is ready",
     "none: the clock of condition B has not run down": (
         "no: the readers that run are given a few seconds"
     ),

@@ -175,7 +175,7 @@ async def test_a_table_is_a_list_of_cards_on_a_phone(browser: Browser, scene: Sc
         .nth(1)
         .evaluate("(one) => getComputedStyle(one, '::before').content")
     )
-    assert label == '"ready"'
+    assert label == '"waiting"'
     await watched.page.context.close()
 
 
