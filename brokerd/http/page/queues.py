@@ -36,6 +36,8 @@ from brokerd.protocol import client_verbs as wire
 
 PAGE: Final = 50
 """Queues and messages on a page."""
+_READS: Final = 4
+"""Most reads for a page of messages."""
 SORTS: Final = ("need", "name")
 _STATUSES: Final = {0: "received", 1: "ready", 2: "incomplete", 3: "sent"}
 
@@ -192,12 +194,19 @@ async def load_one(desk: Desk, query: Query) -> Row:
     }
     if desk.may(broker, verb):
         session = await desk.session(broker)
-        page = await session.browse_page(wanted, verb.after, PAGE)  # headers come with bodies
-        held = await _held(desk, broker, page.messages)
+        messages: list[Message] = []
+        after = verb.after
+        for _ in range(_READS):
+            # Headers come with bodies. Each status is a page of its own, which may be short.
+            page = await session.browse_page(wanted, after, PAGE - len(messages))
+            messages, after = [*messages, *page.messages], page.after
+            if after is None or len(messages) >= PAGE:
+                break
+        held = await _held(desk, broker, messages)
         found["messages"] = [
-            _message(one) | {"held": held.get(show(one.group_id))} for one in page.messages
+            _message(one) | {"held": held.get(show(one.group_id))} for one in messages
         ]
-        found["next"] = None if page.after is None else f"{page.after[0]}.{page.after[1]}"
+        found["next"] = None if after is None else f"{after[0]}.{after[1]}"
     return found
 
 

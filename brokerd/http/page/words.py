@@ -133,9 +133,12 @@ def sentence(value: object, most: int = LONGEST) -> Html:
     """Return a sentence of the daemon or an error on one line, or a dash."""
     if value in (None, ""):
         return el("span", _DASH, class_="none")
-    return el("span", clipped(" ".join(str(value).split()), most), class_="said")
+    shown = _FRACTION.sub(r"\1Z", " ".join(str(value).split()))
+    return el("span", clipped(shown, most), class_="said")
 
 
+_FRACTION: Final = re.compile(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z")
+"""An instant with microseconds, as sentences of the daemon have it."""
 _DELETES: Final = re.compile(
     r"^rm |\bqueue cure\b|\bgroup (discard|end)\b|\bclean-up\b|--cleanup\b|\bpurge\b"
 )

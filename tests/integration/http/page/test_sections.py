@@ -209,6 +209,7 @@ async def test_a_queue_shows_its_messages_without_their_bodies(site: Site) -> No
     assert "secret" not in text
     found = await site.json("/queue.json", name="orders")
     assert [one["message_sequence_number"] for one in found["messages"]] == [0, 1]
+    assert found["next"] is None
     assert "secret" not in str(found)
     assert found["queue"]["ready_count"] == 2
 

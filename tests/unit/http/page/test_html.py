@@ -66,6 +66,7 @@ def test_absent_values_are_a_dash_and_long_ones_are_cut() -> None:
     for made in (age(None, now), number(None), size(None), ident(None), name(""), sentence(None)):
         assert ">–<" in made  # noqa: RUF001
     assert len(name("x" * 10_000)) < 400
+    assert ">until 2023-11-14T22:13:28Z<" in sentence("until 2023-11-14T22:13:28.123456Z")
     assert sentence("one\n  two") == '<span class="said">one two</span>'
 
 
