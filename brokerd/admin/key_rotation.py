@@ -8,7 +8,7 @@ Fails:  at any step with everything readable: the key file has both keys before 
         encrypted by the new one, and each start goes on where the last one stopped.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from brokerd.clock import Clock
 from brokerd.errors import InUse, NoMasterKey, StoreFull
 from brokerd.ids import BrokerId
 from brokerd.security.kept_keys import context_of
-from brokerd.security.master_key import SIZE, MasterKey, Random
+from brokerd.security.master_key import MOST_FORMER, SIZE, MasterKey, Random
 from brokerd.storage.credentials import CredentialChange
 from brokerd.storage.dialog_keys import has_keys, renew_some
 from brokerd.storage.key_file import NAME, write_keys
@@ -50,6 +50,7 @@ class KeyRotation:
         brokers: Mapping[str, Broker],
         random: Random | None,
         owners: Callable[[], Mapping[str, bytes]],
+        absent: Callable[[], Collection[str]],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
         clock: Clock,
         log: Log,
@@ -58,12 +59,14 @@ class KeyRotation:
         """Create the part.
 
         `owners`: returns the fingerprints of the keys of partners, by the name of the shared broker
-        that they have open. `fault`: called at each step with its name."""
+        that they have open. `absent`: returns the brokers whose store could not be opened.
+        `fault`: called at each step with its name."""
         self._credentials = credentials
         self._path = data_dir / NAME
         self._brokers = brokers
         self._random = random
         self._owners = owners
+        self._absent = absent
         self._aside = aside
         self._clock = clock
         self._log = log
@@ -77,7 +80,7 @@ class KeyRotation:
 
         Raises:
             NoMasterKey: there is no master key, or the file cannot be written.
-            InUse: brokers have not followed the rotation before.
+            InUse: brokers have not followed the rotation before, or may need a key that would go.
         """
         present = self._credentials.key()
         if self._random is None:
@@ -86,6 +89,12 @@ class KeyRotation:
             raise InUse(
                 f"the former master key still encrypts dialogs of {', '.join(behind)}",
                 hint="start the daemon again first: they follow when their stores are opened",
+            )
+        if present.is_full and (absent := sorted(self._absent())):
+            raise InUse(
+                f"the oldest former master key may encrypt dialogs of {', '.join(absent)}, whose "
+                f"store is not open, and only {MOST_FORMER} former keys are kept",
+                hint="repair these brokers, or forget them: brokerd broker forget",
             )
         new = present.followed_by(self._random(SIZE))
         try:

@@ -48,6 +48,7 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
         brokers=parts.brokers,
         random=world.keys,
         owners=parts.mirroring.master_keys,
+        absent=lambda: parts.absent_brokers.reasons,
         aside=world.executor.call,
         clock=world.clock,
         log=parts.log,

@@ -109,6 +109,11 @@ class MasterKey:
         """The fingerprints of the former keys."""
         return tuple(_fingerprint(one) for one in self._former)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next key would push the oldest former one out."""
+        return len(self._former) >= MOST_FORMER
+
     def followed_by(self, key: bytes) -> "MasterKey":
         """Return a new key, with this one as the latest of its former ones."""
         return MasterKey(key, self._random, (self._key, *self._former)[:MOST_FORMER])

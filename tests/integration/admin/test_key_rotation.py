@@ -162,6 +162,29 @@ async def test_only_so_many_former_keys_are_kept(east: Machine, west: Machine) -
     assert len(keys(east)) == 1 + MOST_FORMER
 
 
+@pytest.mark.rule("SEC-71")
+@two_machines
+async def test_no_key_goes_that_an_absent_broker_may_need(east: Machine, west: Machine) -> None:
+    assert west.name
+    for _ in range(MOST_FORMER):
+        await east.session.admin.rotate_master_key()
+        await again(east)
+    await east.session.apply({"broker": {"name": "north"}})
+    await east.stop()
+    store = next((east.folder / east.name).glob("**/north.db"))
+    content = store.read_bytes()
+    store.write_bytes(b"a shopping list\n" * 20)
+    await east.start(east.folder)
+    before = keys(east)
+    error = await fails(InUse, east.session.admin.rotate_master_key())
+    assert "dialogs of north" in error.message
+    assert keys(east) == before
+    await east.stop()
+    store.write_bytes(content)
+    await east.start(east.folder)
+    await east.session.admin.rotate_master_key()
+
+
 @pytest.mark.rule("SEC-73", "SEC-38")
 @two_machines
 async def test_a_store_of_another_key_is_named_and_left_alone(east: Machine, west: Machine) -> None:
