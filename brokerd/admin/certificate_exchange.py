@@ -233,10 +233,17 @@ class CertificateExchange:
                 self._spawn(self._install_newest(peer))
 
     def _principal_of(self, identity: Identity | None) -> str | None:
-        """Return the principal that a certificate has proven; None = nobody is known by one."""
-        if identity is None or not identity.is_authenticated:
+        """Return the principal that a certificate has proven; None = nobody is known by one now.
+
+        A connection may outlive its certificate by a moment, and a list its connection."""
+        if identity is None or identity.certificate_id is None:
             return None
-        return identity.name if identity.name in self._store.credentials.principals else None
+        known = self._store.credentials
+        if not identity.by_authority:
+            installed = known.certificates.get(identity.certificate_id)
+            if installed is None or installed.principal != identity.name:
+                return None
+        return identity.name if identity.name in known.principals else None
 
     async def _install_newest(self, peer: InstanceId) -> None:
         """Process the newest list of a neighbour until no newer one has come meanwhile."""
@@ -315,7 +322,8 @@ class CertificateExchange:
                 refusals.append(error.message)
 
     def _compare(self, identity: Identity, offered: list[Offered]) -> Changes:
-        """Return what a list changes; nothing if its sender was revoked meanwhile."""
+        """Return what a list changes; nothing if its sender, or the certificate that
+        showed it, was removed meanwhile."""
         if self._principal_of(identity) is None:
             return Changes()
         now = self._clock.utc()

@@ -237,3 +237,27 @@ async def test_nobody_is_revoked_and_comes_back_by_a_list(east: Machine, west: M
     assert rows[-1].lacking["peer:east"] == "no connection"
     assert known(east, west) == set()
     assert "peer:west" not in east.credentials.principals
+
+
+@pytest.mark.rule("SEC-65", "SX-3")
+@two_machines
+async def test_a_list_ends_with_the_certificate_that_has_shown_it(
+    east: Machine, west: Machine
+) -> None:
+    await pair(east, west)
+    await west.session.admin.make_certificates()
+    await west.session.admin.own_certificates(wait=60.0)
+    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    identity = connection(east, west).identity
+    made, key = make_certificate("west", now=Instant(west.clock.utc() + 60_000_000))
+    one = Installed(
+        certificate=made, purpose=Purpose.TRANSPORT, principal=None, installed_at=west.clock.utc()
+    )
+    proof = prove(one, key, sender=me, receiver=peer)
+    assert proof is not None
+    await east.session.admin.drop_certificate(identity.certificate_id)
+    before = known(east, west)
+    assert before
+    frame = CertificatesHere((Shown("transport", made.encoded, proof),))
+    await east.instance.parts.certificate_exchange._install(me, identity, frame)
+    assert known(east, west) == before
