@@ -26,7 +26,7 @@ from brokerd.protocol.certificate_lists import (
 )
 from brokerd.security.certificates import show_id
 from brokerd.security.credentials import Installed, Kind, Principal, Purpose
-from brokerd.security.rotation import Changes, Offered, compare, prove, read_offered
+from brokerd.security.rotation import Changes, Ends, Offered, compare, prove, read_offered
 from brokerd.security.tls import Identity
 from brokerd.storage.credentials import CredentialChange
 from brokerd.telemetry.audit import Action, Entry
@@ -54,6 +54,8 @@ class Around(msgspec.Struct, frozen=True):
     """Returns the instances that are ONLINE."""
     identity_of: Callable[[InstanceId], Identity | None]
     """Returns the principal at the far end of the connection to an instance."""
+    own_certificate_to: Callable[[InstanceId], bytes | None]
+    """Returns the id of the certificate that this side has shown on that connection."""
     show: Callable[[InstanceId, CertificatesHere], bool]
     """Sends a list; False = the neighbour is not ONLINE, or knows no such frames."""
     answer: Callable[[InstanceId, CertificatesKept], bool]
@@ -139,10 +141,12 @@ class CertificateExchange:
     def _show(self, peer: InstanceId) -> None:
         identity = self._around.identity_of(peer)
         principal = self._principal_of(identity)
-        if principal is None:
+        if principal is None or identity is None:
             return
+        mine = self._around.own_certificate_to(peer) or b""
+        ends = Ends(self._instance_id(), peer, mine, identity.certificate_id or b"")
         try:
-            frame = CertificatesHere(tuple(self._proven(peer)))
+            frame = CertificatesHere(tuple(self._proven(ends)))
         except NoMasterKey:
             return
         if not frame.shown or self._around.show(peer, frame):
@@ -150,11 +154,9 @@ class CertificateExchange:
         else:
             self._unable.add(principal)
 
-    def _proven(self, peer: InstanceId) -> Iterable[Shown]:
+    def _proven(self, ends: Ends) -> Iterable[Shown]:
         for one in self._own():
-            proof = prove(
-                one, self._store.private_key(one), sender=self._instance_id(), receiver=peer
-            )
+            proof = prove(one, self._store.private_key(one), ends)
             if proof is not None and len(one.certificate.encoded) <= MOST_BYTES:
                 yield Shown(one.purpose.value, one.certificate.encoded, proof)
 
@@ -275,7 +277,9 @@ class CertificateExchange:
     ) -> None:
         """Install what a list has that is new, remove what it lacks, and answer."""
         refusals: list[str] = []
-        offered = list(self._read(peer, frame, refusals))
+        mine = self._around.own_certificate_to(peer) or b""
+        ends = Ends(peer, self._instance_id(), identity.certificate_id or b"", mine)
+        offered = list(self._read(ends, frame, refusals))
         done: list[Changes] = []
 
         def change() -> CredentialChange:
@@ -306,18 +310,10 @@ class CertificateExchange:
         refusal = found.refusal or next(iter(refusals), "")
         self._answer(peer, offered, CertificatesKept(found.kept, refusal))
 
-    def _read(
-        self, peer: InstanceId, frame: CertificatesHere, refusals: list[str]
-    ) -> Iterable[Offered]:
+    def _read(self, ends: Ends, frame: CertificatesHere, refusals: list[str]) -> Iterable[Offered]:
         for one in frame.shown:
             try:
-                yield read_offered(
-                    Purpose(one.purpose),
-                    one.encoded,
-                    one.proof,
-                    sender=peer,
-                    receiver=self._instance_id(),
-                )
+                yield read_offered(Purpose(one.purpose), one.encoded, one.proof, ends)
             except InvalidArgument as error:
                 refusals.append(error.message)
 

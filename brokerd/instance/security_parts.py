@@ -72,6 +72,7 @@ def build_certificate_exchange(parts: Parts, settings: Settings, world: Surround
         around=Around(
             neighbours=destinations.neighbours,
             identity_of=destinations.identity_of,
+            own_certificate_to=destinations.own_certificate_to,
             show=destinations.show_certificates,
             answer=destinations.show_certificates,
             connect=destinations.notify,

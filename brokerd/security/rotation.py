@@ -4,8 +4,8 @@ PURE.   Reads: what it was given.               Calls: certificates, credentials
 Never:  installs anything, or accepts a certificate of somebody who is not known by another one.
 
 A neighbour that has logged in with a certificate of its principal shows further ones. Each is
-signed by its own key, over both instances, so that nobody can have the certificate of somebody else
-installed as his.
+signed by its own key, over both ends of the connection, so that nobody can have the certificate of
+somebody else installed as his.
 """
 
 from collections.abc import Iterable
@@ -38,6 +38,19 @@ otherwise install one that never ends (SEC-65)."""
 _SIGNED: Final = b"brokerd shown certificate\0"
 
 
+class Ends(msgspec.Struct, frozen=True):
+    """The two ends of the connection over which a certificate is shown.
+
+    Their certificates are in it so that somebody between two others, with a connection to each,
+    cannot pass a proof on as his."""
+
+    sender: InstanceId
+    receiver: InstanceId
+    sender_certificate: bytes
+    """Id of the certificate that the sender has logged in with."""
+    receiver_certificate: bytes
+
+
 class Offered(msgspec.Struct, frozen=True):
     """A certificate that a neighbour has shown, parsed and proven."""
 
@@ -57,9 +70,7 @@ class Changes(msgspec.Struct, frozen=True):
     """Why others are not installed; empty = none was refused."""
 
 
-def prove(
-    one: Installed, private_key: bytes, *, sender: InstanceId, receiver: InstanceId
-) -> bytes | None:
+def prove(one: Installed, private_key: bytes, ends: Ends) -> bytes | None:
     """Return the signature that shows that the sender has the key of a certificate.
 
     None: the key is not of the kind that an instance makes."""
@@ -70,12 +81,10 @@ def prove(
         if not isinstance(loaded, Ed25519PrivateKey):
             return None
         key = loaded
-    return key.sign(_statement(one.certificate, one.purpose, sender, receiver))
+    return key.sign(_statement(one.certificate, one.purpose, ends))
 
 
-def read_offered(
-    purpose: Purpose, encoded: bytes, proof: bytes, *, sender: InstanceId, receiver: InstanceId
-) -> Offered:
+def read_offered(purpose: Purpose, encoded: bytes, proof: bytes, ends: Ends) -> Offered:
     """Parse a certificate that a neighbour has shown, and check its proof.
 
     Raises:
@@ -89,7 +98,7 @@ def read_offered(
         certificate = read_certificate(encoded)
         key = _key_of(certificate)
     try:
-        key.verify(proof, _statement(certificate, purpose, sender, receiver))
+        key.verify(proof, _statement(certificate, purpose, ends))
     except InvalidSignature:
         raise InvalidArgument("the sender has not proven to have its private key") from None
     return Offered(purpose, certificate)
@@ -185,8 +194,6 @@ def _why_refused(one: Offered, known: Installed | None, now: Instant) -> str:
     return ""
 
 
-def _statement(
-    certificate: Certificate, purpose: Purpose, sender: InstanceId, receiver: InstanceId
-) -> bytes:
-    fields = (sender, receiver, purpose.value, certificate.id)
+def _statement(certificate: Certificate, purpose: Purpose, ends: Ends) -> bytes:
+    fields = (*msgspec.structs.astuple(ends), purpose.value, certificate.id)
     return _SIGNED + msgspec.msgpack.encode(fields)

@@ -94,6 +94,11 @@ class Neighbours:
         connection = self.peers.online.get(peer)
         return None if connection is None else connection.identity
 
+    def own_certificate_to(self, peer: InstanceId) -> bytes | None:
+        """Return the id of the certificate with which this side has logged in at a neighbour."""
+        connection = self.peers.online.get(peer)
+        return None if connection is None else connection.own_certificate_id
+
     def show_certificates(
         self, peer: InstanceId, frame: CertificatesHere | CertificatesKept
     ) -> bool:

@@ -32,7 +32,7 @@ from brokerd.security.dialog_certificates import (
 from brokerd.security.grants import parse_grant
 from brokerd.security.key_agreement import KeyAgreement, Place, read_header
 from brokerd.security.pairing import Code, read_code
-from brokerd.security.rotation import read_offered
+from brokerd.security.rotation import Ends, read_offered
 from brokerd.security.sealing import NotAuthentic, new_secrets
 from brokerd.tsql.translation import translate
 
@@ -88,9 +88,9 @@ def _xml(data: bytes) -> None:
 
 def _shown(purpose: Purpose, data: bytes) -> None:
     """Let a neighbour show this certificate; a refusal is an `InvalidArgument` (SEC-64)."""
-    one = InstanceId(b"w" * 16)
+    ends = Ends(InstanceId(b"w" * 16), InstanceId(b"e" * 16), bytes(32), bytes(32))
     with suppress(InvalidArgument):
-        read_offered(purpose, data, bytes(64), sender=one, receiver=one)
+        read_offered(purpose, data, bytes(64), ends)
 
 
 def _certificate(data: bytes) -> None:

@@ -13,7 +13,7 @@ from brokerd.protocol.certificate_lists import CertificatesHere, Shown
 from brokerd.security.certificates import make_certificate
 from brokerd.security.credentials import Installed, Purpose
 from brokerd.security.dialog_certificates import make_dialog_certificate
-from brokerd.security.rotation import prove
+from brokerd.security.rotation import Ends, prove
 from tests.integration.admin.pairing.machines import Machine, two_machines
 from tests.integration.shorthand import fails
 
@@ -32,6 +32,17 @@ async def works(at: Machine, other: Machine) -> bool:
         f"urn:{other.name}", from_service=f"urn:{at.name}", wait=30.0
     )
     return found.is_complete
+
+
+def ends(sender: Machine, receiver: Machine) -> Ends:
+    """The ends of the connection between two machines, as its sender knows them."""
+    found = connection(sender, receiver)
+    return Ends(
+        sender.instance.parts.instance_id,
+        receiver.instance.parts.instance_id,
+        found.own_certificate_id,
+        found.identity.certificate_id,
+    )
 
 
 def own(at: Machine) -> set[bytes]:
@@ -164,7 +175,7 @@ async def test_a_certificate_without_proof_is_not_installed(east: Machine, west:
     one = Installed(
         certificate=stolen, purpose=Purpose.TRANSPORT, principal=None, installed_at=west.clock.utc()
     )
-    proof = prove(one, key, sender=me, receiver=peer)
+    proof = prove(one, key, ends(west, east))
     assert proof is not None
     before = known(east, west)
     frame = CertificatesHere((Shown("transport", stolen.encoded, proof),))
@@ -216,7 +227,7 @@ async def test_who_changes_his_list_without_end_is_slowed_down(
     for at in range(100):
         made, key = make_dialog_certificate("west", now=Instant(now + at * 1_000_000))
         one = Installed(certificate=made, purpose=Purpose.DIALOG, principal=None, installed_at=now)
-        proof = prove(one, key, sender=me, receiver=peer)
+        proof = prove(one, key, ends(west, east))
         assert proof is not None
         newest, shown = made.id, (*shown[-3:], Shown("dialog", made.encoded, proof))
         assert west.instance.parts.destinations.show_certificates(peer, CertificatesHere(shown))
@@ -253,7 +264,7 @@ async def test_a_list_ends_with_the_certificate_that_has_shown_it(
     one = Installed(
         certificate=made, purpose=Purpose.TRANSPORT, principal=None, installed_at=west.clock.utc()
     )
-    proof = prove(one, key, sender=me, receiver=peer)
+    proof = prove(one, key, ends(west, east))
     assert proof is not None
     await east.session.admin.drop_certificate(identity.certificate_id)
     before = known(east, west)

@@ -1,5 +1,6 @@
 """Which certificates of a neighbour are accepted over its connection (SEC-64, SEC-65)."""
 
+import msgspec
 import pytest
 
 from brokerd.clock import Instant
@@ -12,6 +13,7 @@ from brokerd.security.rotation import (
     LONGEST,
     MOST_KEPT,
     Changes,
+    Ends,
     Offered,
     compare,
     prove,
@@ -21,6 +23,7 @@ from brokerd.security.rotation import (
 DAY = 24 * 3600 * 1_000_000
 NOW = Instant(1_800_000_000_000_000)
 WEST, EAST, NORTH = (InstanceId(bytes([number]) * 16) for number in (1, 2, 3))
+ENDS = Ends(WEST, EAST, b"w" * 32, b"e" * 32)
 TRANSPORT, DIALOG = Purpose.TRANSPORT, Purpose.DIALOG
 MAKERS = {TRANSPORT: make_certificate, DIALOG: make_dialog_certificate}
 
@@ -52,18 +55,25 @@ def test_only_who_has_the_key_can_show_a_certificate_and_only_to_whom_it_was_mea
 ) -> None:
     certificate, private = MAKERS[purpose]("west", now=NOW)
     one = Installed(certificate=certificate, purpose=purpose, principal=None, installed_at=NOW)
-    proof = prove(one, private, sender=WEST, receiver=EAST)
+    proof = prove(one, private, ENDS)
     assert proof is not None
-    found = read_offered(purpose, certificate.encoded, proof, sender=WEST, receiver=EAST)
+    found = read_offered(purpose, certificate.encoded, proof, ENDS)
     assert found == Offered(purpose, certificate)
-    for sender, receiver in ((NORTH, EAST), (WEST, NORTH), (EAST, WEST)):
+    replace = msgspec.structs.replace
+    for other in (
+        replace(ENDS, sender=NORTH),
+        replace(ENDS, receiver=NORTH),
+        replace(ENDS, sender_certificate=b"n" * 32),
+        replace(ENDS, receiver_certificate=b"n" * 32),
+        Ends(EAST, WEST, ENDS.receiver_certificate, ENDS.sender_certificate),
+    ):
         with pytest.raises(InvalidArgument, match="has not proven"):
-            read_offered(purpose, certificate.encoded, proof, sender=sender, receiver=receiver)
+            read_offered(purpose, certificate.encoded, proof, other)
     _, another = MAKERS[purpose]("west", now=NOW)
-    forged = prove(one, another, sender=WEST, receiver=EAST)
+    forged = prove(one, another, ENDS)
     assert forged is not None
     with pytest.raises(InvalidArgument, match="has not proven"):
-        read_offered(purpose, certificate.encoded, forged, sender=WEST, receiver=EAST)
+        read_offered(purpose, certificate.encoded, forged, ENDS)
 
 
 ED25519, UNKNOWN_KIND = b"\x06\x03\x2b\x65\x70\x03", b"\x06\x03\x2b\x65\x01\x03"
@@ -76,7 +86,7 @@ def test_a_key_of_a_kind_that_nobody_knows_is_refused() -> None:
     odd = certificate.encoded.replace(ED25519, UNKNOWN_KIND)
     assert odd != certificate.encoded
     with pytest.raises(InvalidArgument, match="its key cannot be read"):
-        read_offered(TRANSPORT, odd, bytes(64), sender=WEST, receiver=EAST)
+        read_offered(TRANSPORT, odd, bytes(64), ENDS)
 
 
 @pytest.mark.rule("SEC-64")
