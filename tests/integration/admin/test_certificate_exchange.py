@@ -169,7 +169,7 @@ async def test_what_changed_without_a_connection_is_learnt_at_the_next(
 @two_machines
 async def test_a_certificate_without_proof_is_not_installed(east: Machine, west: Machine) -> None:
     await pair(east, west)
-    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    peer = east.instance.parts.instance_id
     stolen, _ = make_certificate("north", now=west.clock.utc())
     _, key = make_certificate("west", now=west.clock.utc())
     one = Installed(
@@ -220,7 +220,7 @@ async def test_who_changes_his_list_without_end_is_slowed_down(
     east: Machine, west: Machine
 ) -> None:
     await pair(east, west)
-    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    peer = east.instance.parts.instance_id
     now, begin = west.clock.utc(), west.clock.monotonic()
     newest = b""
     shown: tuple[Shown, ...] = ()
@@ -258,7 +258,7 @@ async def test_a_list_ends_with_the_certificate_that_has_shown_it(
     await pair(east, west)
     await west.session.admin.make_certificates()
     await west.session.admin.own_certificates(wait=60.0)
-    me, peer = west.instance.parts.instance_id, east.instance.parts.instance_id
+    me = west.instance.parts.instance_id
     identity = connection(east, west).identity
     made, key = make_certificate("west", now=Instant(west.clock.utc() + 60_000_000))
     one = Installed(
