@@ -28,6 +28,7 @@ from brokerd.errors import (
     StoreFault,
 )
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
+from brokerd.objects.declared import Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
@@ -292,7 +293,12 @@ class Sessions:
         except AccessDenied as denied:
             if not isinstance(verb, wire.Apply) or not adds_to_own(verb, broker.name):
                 raise
-            changes = await self._administer(broker, replace(verb, dry_run=True), owner)
+            try:
+                changes = await self._administer(broker, replace(verb, dry_run=True), owner)
+            except StoreFault:
+                raise
+            except BrokerError:  # it would say what is here, a principal for one
+                raise denied from None
             if changes:
                 raise _lacking(denied, changes) from None
             return changes
@@ -376,13 +382,23 @@ def _no_page(_who: Who) -> object:
 
 
 def _lacking(denied: AccessDenied, changes: object) -> AccessDenied:
-    """Return the refusal of a declaration, with the changes that an administrator has to make."""
-    sentences = [str(one.get("sentence")) for one in changes] if isinstance(changes, list) else []
+    """Return the refusal of a declaration, with the changes that an administrator has to make.
+
+    If a binding is among them there are none: a binding of an unknown principal has no plan, and
+    the difference would say which principals exist (SEC-82)."""
+    if any(one.get("kind") == Kind.REMOTE_SERVICE_BINDING for one in _rows(changes)):
+        return denied
+    sentences = [str(one.get("sentence")) for one in _rows(changes)]
     wanted = "; ".join(sentences[:_SENTENCES]) + ("; ..." if len(sentences) > _SENTENCES else "")
     return AccessDenied(
         denied.message,
         hint=f"what is declared is not all there, and has to be made by somebody who may: {wanted}",
     )
+
+
+def _rows(changes: object) -> list[dict[str, object]]:
+    """Return the changes of a plan."""
+    return changes if isinstance(changes, list) else []
 
 
 async def _raise(error: Exception) -> None:

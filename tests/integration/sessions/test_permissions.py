@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.clock import SystemClock
 from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
 from brokerd.ids import show
 from brokerd.process.exit_statuses import exit_status
 from brokerd.protocol import client_frames as frames
+from brokerd.security.certificates import make_certificate
 from brokerd.security.grants import Grants, Rights, parse_grant
 from brokerd.sessions.permissions import CLIENT_FRAMES, Sender
 from brokerd.sessions.principals import Principals
@@ -141,6 +143,15 @@ def test_a_declaration_by_which_nothing_changes_needs_no_control(tmp_path: Path)
         routes = here | {"instance_route": []}
         error = await fails(AccessDenied, eve.apply(routes, ensure=True))
         assert "control" in error.message
+        shown, _ = make_certificate("west", now=SystemClock().utc())
+        await owner.admin.install_principal("peer:west", certificates=[shown.pem.encode()])
+        told = set()
+        for principal in ("peer:west", "peer:north"):
+            probe = {"name": "probe", "service": "urn:x", "principal": principal}
+            declared = {"remote_service_binding": [probe]}
+            error = await fails(AccessDenied, eve.apply(declared, ensure=True))
+            told.add((error.message, error.hint))
+        assert len(told) == 1, "a principal that exists is as one that does not"
         assert daemon.broker.store.catalog == before
 
     played(scenario, tmp_path)
