@@ -6,9 +6,10 @@ Fails:  a refused deed is shown as an error, and nothing has changed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from shlex import quote
 from typing import Final, NamedTuple
 
-from brokerd.errors import InvalidArgument
+from brokerd.errors import InvalidArgument, InvalidState
 from brokerd.http.page import bodies, parked, queues
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, as_it_is, el, join
@@ -135,7 +136,12 @@ async def _confirm_discard(desk: Desk, query: Query) -> Asked:
             _about(broker, group),
             el("p", text),
             form(
-                desk, "/do/discard", named, every, _reason(), _ask("Discard", back, is_grave=True)
+                desk,
+                "/do/discard",
+                {**named, "message": group["culprit_message_id"]},
+                every,
+                _reason(),
+                _ask("Discard", back, is_grave=True),
             ),
         ),
     )
@@ -145,6 +151,7 @@ async def _discard(desk: Desk, sent: Query) -> str:
     broker = broker_of(desk, sent)
     session = await desk.session(broker)
     everything = sent.get("everything") == "yes"
+    await _check_message(desk, sent)
     await session.admin.discard_group(_id(sent), _why(sent), broker, everything=everything)
     return url("/parked", {"broker": broker, "done": "discard"})
 
@@ -182,7 +189,9 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
                     "This body cannot be edited in a form: it is too large, or not all of it "
                     "can be seen. Write the new one to a file:",
                 ),
-                el("p", command(f"brokerd group edit {whole} --file FILE --broker {broker}")),
+                el(
+                    "p", command(f"brokerd group edit {whole} --file FILE --broker {quote(broker)}")
+                ),
             ),
         )
     text = "When you save it, the message keeps its place and its identity, gets this body, and "
@@ -209,7 +218,7 @@ async def edit_form(desk: Desk, sent: Query) -> Asked:
             form(
                 desk,
                 "/do/edit",
-                {**named, "lines": lines},
+                {**named, "lines": lines, "message": group["culprit_message_id"]},
                 area,
                 _reason(),
                 _ask("Save and release", back, is_grave=True),
@@ -241,8 +250,23 @@ async def _edit(desk: Desk, sent: Query) -> str:
     if sent.get("lines") == "crlf":
         body = body.replace("\n", "\r\n")
     session = await desk.session(broker)
+    await _check_message(desk, sent)
     await session.admin.edit_group(_id(sent), body.encode(), _why(sent), broker)
     return url("/parked", {"broker": broker, "done": "edit"})
+
+
+async def _check_message(desk: Desk, sent: Query) -> None:
+    """Raise `InvalidState` unless a group is still held for the message that a question showed.
+
+    Somebody else may have discarded that message, and the group is held for the next one."""
+    _, group, _, _ = await _group(desk, sent)
+    asked, held = sent.get("message", ""), group["culprit_message_id"]
+    if asked != held:
+        raise InvalidState(
+            f"nothing was changed: the question was about message {asked[:64] or 'none'}, and the "
+            f"group is held for message {held} by now",
+            hint="look at the group again, and decide anew",
+        )
 
 
 def _id(sent: Query) -> bytes:

@@ -77,6 +77,24 @@ async def test_edit_shows_the_body_and_replaces_it(site: Site) -> None:
 
 
 @pytest.mark.rule("MON-54")
+async def test_a_deed_is_about_the_message_of_its_question(site: Site) -> None:
+    group = await site.park(BODY, b"next")
+    discard = form_of(await site.get("/confirm/discard", group=group))
+    edit = form_of(
+        await post(site, "/edit", 200, **form_of(await site.get("/confirm/edit", group=group)))
+    )
+    assert discard["message"] == edit["message"]
+    other = {"message": "0" * 8 + discard["message"][8:]}
+    for path, sent in (("/do/discard", discard), ("/do/edit", {**edit, "body": "{}"})):
+        for wrong in ({**sent, **other}, {k: v for k, v in sent.items() if k != "message"}):
+            text = await post(site, path, 409, **wrong)
+            assert discard["message"] in text
+            assert "nothing was changed" in text
+    assert [m.body async for m in site.session.browse("orders")] == [BODY, b"next"]
+    await post(site, "/do/discard", 303, **discard)
+
+
+@pytest.mark.rule("MON-54")
 @pytest.mark.parametrize(
     ("body", "seen"),
     [
