@@ -4,6 +4,7 @@ Reads:  `dialog_timeline`, the views of the dialog.      Calls: nothing that cha
 Never:  waits longer for the other instance than `WAIT` seconds.
 """
 
+from shlex import quote
 from typing import Any, Final
 
 import msgspec
@@ -405,7 +406,10 @@ def _waiting(data: Row, now: Instant) -> Html | None:
     return section(
         "Not acknowledged",
         table("Messages that the other side has not acknowledged", columns, cells),
-        el("p", command(f"brokerd route explain --handle {handle} --broker {data['broker']}")),
+        el(
+            "p",
+            command(f"brokerd route explain --handle {handle} --broker {quote(data['broker'])}"),
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 Reads:  the views of transport, routes and the forwarder.      Calls: nothing that changes anything.
 """
 
+from shlex import quote
 from typing import Any, Final
 
 from brokerd.clock import Instant
@@ -146,7 +147,7 @@ def _destinations(data: Row, now: Instant) -> Html:
 def _retry(row: Row) -> Html | None:
     if row["state"] != "suppressed":
         return None
-    return el("p", command(f"brokerd destination retry {row['address']}"))
+    return el("p", command(f"brokerd destination retry {quote(row['address'])}"))
 
 
 def _connections(rows: list[Row], now: Instant) -> Html:
