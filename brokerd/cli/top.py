@@ -12,7 +12,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from brokerd.admin.doctor.findings import Finding
-from brokerd.admin.doctor.message_checks import held_up
-from brokerd.admin.doctor.queue_checks import examine_queue
+from brokerd.admin.top.attention import Cause, causes
 from brokerd.admin.top.board import Board, QueueLine, Sample, make_board
-from brokerd.admin.top.frame import make_frame, text_of, visible
+from brokerd.admin.top.frame import chosen_place, items_about, make_frame, text_of, visible, worst
 from brokerd.admin.top.keys import Mode, Screen, press, read_keys
 from brokerd.cli.options import (
     SECONDS,
@@ -39,7 +37,8 @@ from brokerd.cli.session import ask, session_with
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
 from brokerd.errors import BrokerError, ConnectionLost, DaemonUnreachable
-from brokerd.telemetry.status import InstanceStatus, unsent
+from brokerd.process import exit_statuses
+from brokerd.telemetry.status import InstanceStatus
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -78,7 +77,7 @@ def command(
 
     Arrows or j and k choose a line, Enter shows why it suffers and the command that helps, s sorts,
     / filters, ? explains, q quits. Without a terminal, or with --once or --json, one frame is
-    printed, after one interval.
+    printed, after one interval; exit status 2 if something asks for action, else 0.
     """
     every = max(_LEAST, every)
     if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
@@ -89,13 +88,14 @@ def command(
             return make_board(await _sample(session), before)
 
         board = ask(fetch, address=address, config=config, broker=broker, of_instance=True)
+        status = exit_statuses.LOOK if board.attention else exit_statuses.OK
         if as_json:
             print_json(board)
-            return 0
+            return status
         frame = make_frame(board, Screen(cursor=-1), width=terminal_width(), height=None)
         for line in text_of(frame).splitlines():
             print_line(line)
-        return 0
+        return status
     return asyncio.run(_Live(daemon_address(address, config), broker, every).run())
 
 
@@ -176,9 +176,9 @@ class _Live:
         if not data:  # the terminal is gone
             self._leave()
             return
-        lines = 0 if self._board is None else len(visible(self._board, self._screen))
         for key in read_keys(data):
-            self._screen = press(self._screen, key, lines)
+            lines = [] if self._board is None else visible(self._board, self._screen)
+            self._screen = press(self._screen, key, len(lines), worst(lines))
         self._changed.set()
 
     def _leave(self) -> None:
@@ -195,7 +195,7 @@ class _Live:
             self._screen,
             width=width,
             height=height,
-            findings=self._findings() if self._screen.mode is Mode.DETAIL else (),
+            causes=self._causes() if self._screen.mode is Mode.DETAIL else (),
             lost=self._lost,
         )
         styles = _STYLES if has_colours() else _PLAIN
@@ -207,29 +207,25 @@ class _Live:
                 drawn.append(piece.text, styles.get(piece.style))
         return drawn
 
-    def _findings(self) -> Sequence[Finding]:
-        """Return the findings about the chosen line, with commands that can be copied."""
+    def _causes(self) -> list[Cause]:
+        """Return why the chosen line suffers, with commands that can be copied."""
         assert self._board is not None, "something is drawn"
         assert self._now is not None, "something was asked"
         lines = visible(self._board, self._screen)
         if not lines:
-            return ()
-        line = lines[min(self._screen.cursor, len(lines) - 1)]
-        status = self._now.status
-        found: list[Finding] = []
-        if isinstance(line, QueueLine):
-            for queue in status.queues:
-                if (queue.broker, queue.name) == (line.broker, line.name):
-                    found += examine_queue(queue, status.now)
-        else:
-            for to in status.destinations:
-                if to.address == line.address and (text := unsent(to, status.now)):
-                    found.append(held_up(to, text))
+            return []
+        line = lines[chosen_place(lines, self._screen)]
+        queue = (line.broker, line.name) if isinstance(line, QueueLine) else None
         return [
-            msgspec.structs.replace(
-                one, commands=tuple(at_daemon(each, self._place) for each in one.commands)
+            cause._replace(
+                findings=[
+                    msgspec.structs.replace(
+                        one, commands=tuple(at_daemon(each, self._place) for each in one.commands)
+                    )
+                    for one in cause.findings
+                ]
             )
-            for one in found
+            for cause in causes(self._now.status, items_about(self._board, line), queue)
         ]
 
 

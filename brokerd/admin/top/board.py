@@ -1,7 +1,7 @@
 """The figures of one frame: queues and destinations with rates, what is wrong first (MON-80).
 
 PURE.   One or two answers to `status` in, figures out.
-Reads:  the statuses that it is given.      Calls: telemetry.status.
+Reads:  the statuses that it is given.      Calls: attention, telemetry.status.
 Never:  shows a rate over a restart of the daemon, whose totals begin anew.
 """
 
@@ -10,14 +10,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from brokerd.admin.top.attention import Attention, attention, destination_name
 from brokerd.clock import SECOND, Instant
-from brokerd.telemetry.status import (
-    DestinationStatus,
-    InstanceStatus,
-    QueueStatus,
-    concerns,
-    unsent,
-)
+from brokerd.telemetry.status import DestinationStatus, InstanceStatus, QueueStatus, unsent
 
 GRAVE: Final = 3
 """The least pain that does not go away by itself."""
@@ -48,6 +43,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     readers: int
     max_readers: int
     handler: str
+    is_activation_off: bool = False
     trouble: str
     """The fault of the line; empty = none."""
     pain: int
@@ -64,10 +60,13 @@ class DestinationLine(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None
     """Seconds for which it has been in that state."""
     trouble: str
+    """The reason why messages wait, or connecting fails; empty = none."""
     pain: int
 
 
 Line = QueueLine | DestinationLine
+Choice = Attention | Line
+"""A line that can be chosen."""
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +80,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     peers: int
     dialogs: dict[str, int]
-    concerns: list[str]
+    attention: list[Attention]
+    """What asks for attention, worst first."""
     queues: list[QueueLine]
     destinations: list[DestinationLine]
 
@@ -103,7 +103,7 @@ def make_board(now: Sample, before: Sample | None) -> Board:
         clients=status.clients,
         peers=status.peers,
         dialogs=status.dialogs,
-        concerns=concerns(status),
+        attention=attention(status),
         queues=[
             _queue(one, earlier.get((one.broker, one.name)), seconds, status.now)
             for one in status.queues
@@ -135,6 +135,7 @@ def _queue(one: QueueStatus, before: QueueStatus | None, seconds: float, now: In
         readers=one.readers,
         max_readers=one.max_readers,
         handler=one.handler,
+        is_activation_off=one.is_activation_off,
         trouble=trouble,
         pain=pain,
     )
@@ -149,19 +150,19 @@ def _trouble(one: QueueStatus) -> tuple[str, int]:
     if one.full:
         return f"it is full: {one.full}", 4
     if one.parked:
-        return "groups of it are parked", 3
+        return f"groups are parked: {one.last_error or 'see brokerd group ls --parked'}", 3
     if one.retrying:
         return f"groups wait for their next attempt: {one.last_error or 'no cause was given'}", 1
     return "", 0
 
 
 def _destination(one: DestinationStatus, now: Instant) -> DestinationLine:
-    trouble = unsent(one, now)
-    reason = " ".join(word for word in (one.status_key, one.detail) if word)
+    trouble = unsent(one, now).partition(": ")[2]
+    reason = one.text or " ".join(word for word in (one.status_key, one.detail) if word)
     is_failing = bool(one.failures) or one.state == "suppressed"
     return DestinationLine(
         broker=one.broker,
-        address=one.address or f"(none: {one.service or one.broker})",
+        address=destination_name(one),
         state=one.state,
         messages=one.messages,
         since=None if one.since is None else max(0, now - one.since) // SECOND,

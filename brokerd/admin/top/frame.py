@@ -1,7 +1,7 @@
 """The lines of one frame of `brokerd top`: what is wrong, queues, destinations (MON-80).
 
 PURE.   Figures and the state of the screen in, lines of styled text out.
-Reads:  the figures that it is given.      Calls: doctor.queue_checks, for the chosen line.
+Reads:  the figures that it is given.      Calls: board, for the order of lines.
 Never:  makes a line wider, or a frame higher, than it may be; or lets a name move the cursor.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from brokerd.admin.doctor.findings import Finding
-from brokerd.admin.top.board import GRAVE, Board, DestinationLine, Line, QueueLine, chosen
+from brokerd.admin.top.attention import Attention, Cause
+from brokerd.admin.top.board import GRAVE, Board, Choice, DestinationLine, Line, QueueLine, chosen
 from brokerd.admin.top.keys import Mode, Screen
 from brokerd.clock import show_instant
 from brokerd.units import printable, show_duration
@@ -36,14 +36,39 @@ class Piece(NamedTuple):
 Row = list[Piece]
 
 
-def visible(board: Board, screen: Screen) -> list[Line]:
-    """Return the lines to choose from, in their order: queues first, then destinations."""
+def visible(board: Board, screen: Screen) -> list[Choice]:
+    """Return the lines to choose from: what asks for attention, queues, destinations."""
+    text = screen.filter.casefold()
     queues = chosen(board.queues, screen.order, screen.filter)
     destinations = chosen(board.destinations, screen.order, screen.filter)
     if screen.is_reversed:
         queues.reverse()
         destinations.reverse()
-    return [*queues, *destinations]
+    wanted = [one for one in board.attention if text in one.text.casefold()]
+    return [*wanted, *queues, *destinations]
+
+
+def worst(lines: Sequence[Choice]) -> int:
+    """Return the number of the line that hurts most; what asks for attention is before others."""
+    pains = [GRAVE + 10 if isinstance(one, Attention) else one.pain for one in lines]
+    return pains.index(max(pains)) if pains else 0
+
+
+def items_about(board: Board, line: Choice) -> list[Attention]:
+    """Return what asks for attention and concerns a line."""
+    if isinstance(line, Attention):
+        return [line]
+    sort, name = "destination", line.name if isinstance(line, QueueLine) else line.address
+    if isinstance(line, QueueLine):
+        sort = "queue"
+    return [one for one in board.attention if one.concerns(sort, line.broker, name)]
+
+
+def chosen_place(lines: Sequence[Choice], screen: Screen) -> int:
+    """Return the number of the chosen line; -1 = none."""
+    if screen.cursor is None:
+        return worst(lines)
+    return min(screen.cursor, max(0, len(lines) - 1))
 
 
 def make_frame(
@@ -52,30 +77,84 @@ def make_frame(
     *,
     width: int,
     height: int | None,
-    findings: Sequence[Finding] = (),
+    causes: Sequence[Cause] = (),
     lost: str = "",
 ) -> list[Row]:
     """Return the lines of a frame; `height` None = as many as there are.
 
-    `findings`: those about the chosen line, if the screen shows them. `lost`: why the daemon does
-    not answer; the figures are those of its last answer then."""
+    `causes`: those of the chosen line, if the screen shows them. `lost`: why the daemon does not
+    answer; the figures are those of its last answer then."""
     screen_width, width = max(1, width), max(LEAST_WIDTH, width)
     screen_height = height
     if height is not None:
         height = max(LEAST_HEIGHT, height)
-    head = [_title(board, width), *_verdict(board, width, height, lost)]
-    foot = [] if height is None else [_foot(board, screen, width), _keys(screen, width)]
-    room = None if height is None else height - len(head) - len(foot)
-    match screen.mode:
-        case Mode.HELP:
+    head = [_title(board, width), _verdict(board, width, lost)]
+    if screen.mode in (Mode.HELP, Mode.DETAIL):
+        body = _detail(board, screen, causes, width)
+        if screen.mode is Mode.HELP:
             body = [[Piece(_cut(line, width))] for line in _HELP]
-        case Mode.DETAIL:
-            body = _detail(board, screen, findings, width)
-        case _:
-            body = _lists(board, screen, width, room)
-    if room is not None:
-        body = (body + [[] for _ in range(room)])[:room]
-    return [_clipped(row, screen_width) for row in (head + body + foot)[:screen_height]]
+        rows = [*head, *_page(body, screen, width, None if height is None else height - 3)]
+    else:
+        rows = _overview(board, screen, head, width, height)
+    return [_clipped(row, screen_width) for row in rows[:screen_height]]
+
+
+def _page(body: list[Row], screen: Screen, width: int, room: int | None) -> list[Row]:
+    """Return the part of a page that is shown, and the line of the keys."""
+    if room is None:
+        return body
+    start = max(0, min(screen.scroll, len(body) - room))
+    is_more = len(body) > room
+    shown = (body[start:] + [[] for _ in range(room)])[:room]
+    return [*shown, _keys(screen, width, is_more=is_more)]
+
+
+def _overview(
+    board: Board, screen: Screen, head: list[Row], width: int, height: int | None
+) -> list[Row]:
+    """Return the frame of all lines. Lines that would stay blank are used for longer texts."""
+    lines = visible(board, screen)
+    at = chosen_place(lines, screen)
+    asking = [one for one in lines if isinstance(one, Attention)]
+    others = [one for one in lines if not isinstance(one, Attention)]
+    place = at - len(asking) if at >= 0 else -1
+    if height is None:
+        rows = _asking(asking, at, width, None)
+        return [*head, *rows, *_lists(board, screen, others, place, width, None)]
+    full = _lists(board, screen, others, place, width, None)
+    room = height - len(head) - 2
+    budget = max(1, height // 3 - 1, room - len(full))
+    rows = _asking(asking, at, width, budget)
+    hidden = len(board.attention) - min(len(asking), budget)
+    if hidden:
+        head[-1] = [*head[-1], Piece(f"; {hidden} of them not shown", "bad")]
+    body = _lists(board, screen, others, place, width, room - len(rows))
+    blank = max(0, room - len(rows) - len(body))
+    foot = _foot(screen, lines, at, width)[: 1 + min(2, blank)] or [[]]
+    body = (body + [[] for _ in range(room)])[: room - len(rows) - len(foot) + 1]
+    return [*head, *rows, *body, *foot, _keys(screen, width)]
+
+
+def _asking(items: Sequence[Attention], at: int, width: int, budget: int | None) -> list[Row]:
+    """Return the lines of what asks for attention: one each, up to three while there is room."""
+    size = len(items) if budget is None else min(len(items), budget)
+    spare = None if budget is None else budget - size
+    start = _window(at if at < len(items) else 0, len(items), size)
+    rows: list[Row] = []
+    for number, one in enumerate(items[start : start + size], start):
+        parts = _folded(printable(one.short), width - 2)
+        if spare is not None:
+            most = 1 + min(spare, 2, len(parts) - 1)
+            spare -= most - 1
+            rest = " ".join(parts[most - 1 :])
+            parts = [*parts[: most - 1], _cut(rest, width - 2)]
+        leads = (">" if number == at else "-", *" " * len(parts))
+        style = "chosen" if number == at else "warn"
+        rows += [
+            [Piece(f"{f'{lead} {part}':<{width if number == at else 0}}", style)]
+            for lead, part in zip(leads, parts, strict=False)
+        ]
+    return rows
 
 
 def text_of(rows: Sequence[Row]) -> str:
@@ -97,36 +176,31 @@ def _title(board: Board, width: int) -> Row:
     return [Piece(f"{left:<{width - len(right)}}{right}", "head")]
 
 
-def _verdict(board: Board, width: int, height: int | None, lost: str) -> list[Row]:
-    """Return the verdict, and what is wrong, as far as a third of the frame."""
+def _verdict(board: Board, width: int, lost: str) -> Row:
     if lost:
-        return [[Piece(_cut(printable(f"NO ANSWER: {lost}"), width), "bad")]]
-    if not board.concerns:
-        return [[Piece("OK: all is well", "good")]]
-    most = len(board.concerns) if height is None else max(1, height // 3 - 1)
-    shown = board.concerns[:most]
-    rows = [[Piece(f"ATTENTION: {len(board.concerns)} to look at", "bad")]]
-    rows += [[Piece(_cut(f" - {printable(one)}", width), "warn")] for one in shown]
-    if len(board.concerns) > most:
-        rows[0].append(Piece(f"; {len(board.concerns) - most} of them not shown", "bad"))
-    return rows
+        return [Piece(_cut(printable(f"NO ANSWER: {lost}"), width), "bad")]
+    if not board.attention:
+        return [Piece("OK: all is well", "good")]
+    return [Piece(f"ATTENTION: {len(board.attention)} to look at", "bad")]
 
 
-def _lists(board: Board, screen: Screen, width: int, room: int | None) -> list[Row]:
-    lines = visible(board, screen)
+def _lists(  # noqa: PLR0917  # what a list is made of
+    board: Board, screen: Screen, lines: Sequence[Line], at: int, width: int, room: int | None
+) -> list[Row]:
+    """Return the tables; `at`: the number of the chosen one of these lines, below 0 = none."""
     queues = [one for one in lines if isinstance(one, QueueLine)]
     destinations = [one for one in lines if isinstance(one, DestinationLine)]
     broker = len({one.broker for one in board.queues}) > 1
-    at = min(screen.cursor, max(0, len(lines) - 1))
     in_queues = at < len(queues)
     for_queues, for_destinations = _share(len(queues), len(destinations), room, in_queues)
+    none = f"  nothing matches {_cut(printable(screen.filter), width - 20)}"
     rows = [_queue_head(screen, width)]
-    start = _window(at if in_queues else 0, len(queues), for_queues)
+    start = _window(max(0, at) if in_queues else 0, len(queues), for_queues)
     for number, one in enumerate(queues[start : start + for_queues], start):
         rows.append(_queue_row(one, width, is_chosen=number == at, with_broker=broker))
     if not queues:
-        rows.append([Piece("  no queue" + (" of that name" if screen.filter else ""), "dim")])
-    if not destinations:
+        rows.append([Piece(none if screen.filter else "  no queue", "dim")])
+    if not board.destinations:
         return rows
     rows.append([])
     rows.append(_destination_head(width))
@@ -134,6 +208,8 @@ def _lists(board: Board, screen: Screen, width: int, room: int | None) -> list[R
     start = _window(max(0, place), len(destinations), for_destinations)
     for number, to in enumerate(destinations[start : start + for_destinations], start):
         rows.append(_destination_row(to, width, is_chosen=number == place))
+    if not destinations:
+        rows.append([Piece(none, "dim")])
     return rows
 
 
@@ -141,7 +217,7 @@ def _share(queues: int, others: int, room: int | None, in_queues: bool) -> tuple
     """Return how many lines of each list are shown; the one with the cursor gets more."""
     if room is None:
         return queues, others
-    free = max(2, room - (4 if others else 2))
+    free = max(2, room - 4)
     if queues + others <= free:
         return queues, others
     lesser = min(others if in_queues else queues, max(1, free // 3)) if others else 0
@@ -170,12 +246,13 @@ def _queue_head(screen: Screen, width: int) -> Row:
     order = f"queue (by {screen.order}{', reversed' if screen.is_reversed else ''})"
     text = f"{_cut(order, name):<{name}}"
     text += "".join(f" {title:>{size}}" for title, size in _QUEUE_COLUMNS)
-    return [Piece(f"{text} {'why':<{why - 1}}" if why else text, "head")]
+    return [Piece(f"  {text} {'why':<{why - 1}}" if why else f"  {text}", "head")]
 
 
 def _queue_row(one: QueueLine, width: int, *, is_chosen: bool, with_broker: bool) -> Row:
     name, why = _widths(width)
     readers = f"{one.readers}/{one.max_readers}" if one.max_readers else "-"
+    readers = "off" if one.is_activation_off and not one.readers else readers
     values = (
         one.state,
         _rate(one.in_per_second),
@@ -193,57 +270,89 @@ def _queue_row(one: QueueLine, width: int, *, is_chosen: bool, with_broker: bool
     )
     if why:
         text += f" {_cut(printable(one.trouble), why - 1)}"
+    text = f"{'>' if is_chosen else ' '} {text}"
     return [Piece(f"{text:<{width}}"[:width], "chosen" if is_chosen else _style(one.pain))]
 
 
 def _widths(width: int) -> tuple[int, int]:
     """Return the columns of the name of a queue, and of what is wrong with it."""
     why = width - _NUMBERS_WIDTH - 32 if width >= WIDE else 0
-    return max(8, width - _NUMBERS_WIDTH - why), why
+    return max(8, width - _NUMBERS_WIDTH - why - 2), why
 
 
 def _destination_head(width: int) -> Row:
     name = _name_width(width)
-    return [Piece(f"{'destination':<{name}} {'state':>10} {'waiting':>7} {'since':>6} why", "head")]
+    return [
+        Piece(f"  {'destination':<{name}} {'state':>10} {'waiting':>7} {'since':>6} why", "head")
+    ]
 
 
 def _destination_row(one: DestinationLine, width: int, *, is_chosen: bool) -> Row:
     name = _name_width(width)
     since = "-" if one.since is None else _age(one.since)
-    text = f"{_cut(printable(one.address), name):<{name}} {_cut(one.state, 10):>10} "
+    text = f"{'>' if is_chosen else ' '} "
+    text += f"{_cut(printable(one.address), name):<{name}} {_cut(one.state, 10):>10} "
     text += f"{_number(one.messages):>7} {since:>6} {printable(one.trouble)}"
     text = _cut(text, width)
     return [Piece(f"{text:<{width}}", "chosen" if is_chosen else _style(one.pain))]
 
 
 def _name_width(width: int) -> int:
-    return max(12, min(32, width - 50))
+    return max(12, min(32, width - 52))
 
 
-def _detail(board: Board, screen: Screen, findings: Sequence[Finding], width: int) -> list[Row]:
+def _detail(board: Board, screen: Screen, causes: Sequence[Cause], width: int) -> list[Row]:
+    """Return the page of the chosen line: each cause, its code, and commands, all of them whole."""
     lines = visible(board, screen)
-    if not lines:
+    at = chosen_place(lines, screen)
+    if not lines or at < 0:
         return [[Piece("nothing is chosen", "dim")]]
-    line = lines[min(screen.cursor, len(lines) - 1)]
-    title = (
-        f"queue {line.name} of broker {line.broker}"
-        if isinstance(line, QueueLine)
-        else (f"destination {line.address}")
-    )
-    rows: list[Row] = [[Piece(_cut(printable(title), width), "head")]]
+    line = lines[at]
+    title = _name_of(line)
+    if isinstance(line, Attention) and not line.sort:
+        title = next((one.about for cause in causes for one in cause.findings), title)
+    rows = _paragraph(title, width, "head")
     if isinstance(line, QueueLine) and line.handler:
-        rows.append([Piece(_cut(printable(f"handler {line.handler}"), width))])
-    for one in findings:
-        rows.append([])
-        text = f"{one.code} {one.text}"
-        rows += [[Piece(part, "warn")] for part in _folded(printable(text), width)]
-        rows += [[Piece(part)] for part in _folded(printable(one.mend), width)]
-        rows += [
-            [Piece(part, "good")] for command in one.commands for part in _folded(command, width)
-        ]
-    if not findings:
-        rows += [[], [Piece(_cut(printable(line.trouble) or "nothing is wrong with it", width))]]
+        rows += _paragraph(f"handler {line.handler}", width)
+    for cause in causes:
+        rows += _explained(cause, width)
+    if not causes:
+        trouble = line.short if isinstance(line, Attention) else line.trouble
+        rows += [[], *_paragraph(trouble or "nothing is wrong with it", width)]
     return rows
+
+
+def _name_of(line: Choice) -> str:
+    if isinstance(line, Attention):
+        return line.about
+    if isinstance(line, QueueLine):
+        return f"queue {line.name} of broker {line.broker}"
+    return f"destination {line.address}"
+
+
+def _explained(cause: Cause, width: int) -> list[Row]:
+    """Return the rows of one cause. A finding that repeats its text gives the cause first."""
+    if not cause.findings:
+        return [[], *_paragraph(cause.text, width, "warn")]
+    rows: list[Row] = []
+    for one in cause.findings:
+        text = one.text
+        if cause.text and text.startswith(cause.whole):
+            text = cause.text + text.removeprefix(cause.whole)
+        rows += [[], *_paragraph(f"{one.code} {text}", width, "warn")]
+        mend, there, command_there = one.mend.partition("there: brokerd ")
+        rows += _paragraph((mend + there).removesuffix(" brokerd "), width)
+        commands = [f"brokerd {command_there}"] if there else []
+        for command in (*commands, *one.commands):
+            rows += _paragraph(command, width, "good", indent=2)
+    return rows
+
+
+def _paragraph(text: str, width: int, style: str = "", *, indent: int = 0) -> list[Row]:
+    """Return a text as rows; an indented one has its further rows further in."""
+    parts = _folded(printable(text), width - 3 * indent)
+    leads = [" " * indent, *[" " * 3 * indent] * len(parts)]
+    return [[Piece(lead + part, style)] for lead, part in zip(leads, parts, strict=False)]
 
 
 def _folded(text: str, width: int) -> list[str]:
@@ -251,49 +360,58 @@ def _folded(text: str, width: int) -> list[str]:
     lines: list[str] = []
     while len(text) > width:
         at = text.rfind(" ", 1, width + 1)
-        at = width if at < width // 2 else at
+        at = width if at < 0 else at
         lines.append(text[:at])
         text = text[at:].lstrip()
     return [*lines, text] if text else lines
 
 
-def _foot(board: Board, screen: Screen, width: int) -> Row:
+def _foot(screen: Screen, lines: Sequence[Choice], at: int, width: int) -> list[Row]:
     """Return what is wrong with the chosen line, or the filter."""
     if screen.mode is Mode.FILTER:
-        return [Piece(_cut(f"/{screen.filter}_", width), "head")]
-    lines = visible(board, screen)
-    if screen.mode is not Mode.LIST or not lines:
+        return [[Piece(_cut(f"/{screen.filter}_", width), "head")]]
+    if not lines or at < 0:
         return []
-    trouble = lines[min(screen.cursor, len(lines) - 1)].trouble
-    return [Piece(_cut(printable(trouble), width), "warn")]
+    line = lines[at]
+    if isinstance(line, Attention):
+        return [[Piece("Enter: the whole text, and the commands that help", "dim")]]
+    return _paragraph(line.trouble, width, "warn")
 
 
-def _keys(screen: Screen, width: int) -> Row:
+def _keys(screen: Screen, width: int, *, is_more: bool = False) -> Row:
     if screen.mode is Mode.FILTER:
         text = "type a part of the name, Enter to keep it, Escape to show all"
     elif screen.mode is Mode.LIST:
         text = "q quit  up/down choose  Enter why  s sort  r reverse  / filter  ? help"
         text += f"  [{screen.filter}]" if screen.filter else ""
     else:
-        text = "q quit  any other key: back"
+        text = "q quit  " + ("up/down other lines  " if screen.mode is Mode.DETAIL else "")
+        text += "page down: more  " if is_more else ""
+        text += "any other key: back"
     return [Piece(_cut(text, width), "dim")]
 
 
 _HELP: Final = (
+    "q              quit",
+    "up k, down j   choose a line; page up, page down, home g, end G: go further",
+    "Enter          why the chosen line suffers, and the commands that help",
+    "s, r           sort by pain, name, in/s, out/s, ready, oldest, parked; reverse",
+    "/              show only names with a text; Escape shows all again",
     "",
-    "q             quit",
-    "up, k         choose the line above      page up      ten lines up",
-    "down, j       choose the line below      page down    ten lines down",
-    "home, g       the first line             end, G       the last line",
-    "Enter         what is wrong with the chosen line, and the command that helps",
-    "s             sort by: pain, name, in/s, out/s, ready, oldest, parked",
-    "r             reverse the order",
-    "/             show only names with a text; Escape shows all again",
+    "QUEUES",
+    "state          on; off: nothing is received from it; full: it is at its limit",
+    "in/s, out/s    messages that come, and that are received, a second",
+    "ready, oldest  messages that can be received; the age of the first",
+    "readers        running, and the most that activation may start; off: the queue",
+    "               is on, but its activation is off, so a program has to read it",
+    "parked         conversation groups set aside: brokerd group ls --parked",
     "",
-    "in/s, out/s   messages that come, and that are received, a second",
-    "ready         messages that can be received; oldest: age of the first",
-    "readers       running readers and the most that activation may start",
-    "parked        conversation groups set aside: brokerd group ls --parked",
+    "DESTINATIONS",
+    "state          online: connected; idle: not connected, nothing waits;",
+    "               connecting; suppressed: connecting failed, the next attempt is",
+    "               later; delayed: the messages have no destination yet",
+    "waiting        messages that the other side has not acknowledged yet",
+    "since          for how long it has been in that state",
 )
 
 

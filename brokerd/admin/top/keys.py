@@ -15,6 +15,8 @@ from brokerd.admin.top.board import ORDERS
 PAGE: Final = 10
 """Lines by which the page keys move."""
 LONGEST_FILTER: Final = 60
+_LONGEST_PAGE: Final = 500
+"""Lines after which a page is scrolled no further."""
 
 
 class Mode(enum.Enum):
@@ -35,8 +37,11 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     order: str = "pain"
     is_reversed: bool = False
     filter: str = ""
-    cursor: int = 0
-    """Number of the chosen line among all that the filter lets through."""
+    cursor: int | None = None
+    """Number of the chosen line among all that the filter lets through; None = the worst of them,
+    and -1 none."""
+    scroll: int = 0
+    """First line that is shown of a page."""
     is_over: bool = False
     """Whether the user wants to leave."""
 
@@ -100,8 +105,10 @@ _MOVES: Final = {
 }
 
 
-def press(screen: Screen, key: str, lines: int) -> Screen:
-    """Return the state after a key; `lines`: the number of lines to choose from."""
+def press(screen: Screen, key: str, lines: int, worst: int = 0) -> Screen:
+    """Return the state after a key.
+
+    `lines`: the number of lines to choose from; `worst`: the number of the worst of them."""
     match screen.mode:
         case Mode.FILTER:
             return _type(screen, key)
@@ -109,22 +116,25 @@ def press(screen: Screen, key: str, lines: int) -> Screen:
             if key == "q":
                 return msgspec.structs.replace(screen, is_over=True)
             if key in ("up", "down", "j", "k") and screen.mode is Mode.DETAIL:
-                return _move(screen, _MOVES[key], lines)
-            return msgspec.structs.replace(screen, mode=Mode.LIST)
+                return _move(screen, _MOVES[key], lines, worst)
+            if key in ("page up", "page down"):
+                at = min(max(0, screen.scroll + _MOVES[key]), _LONGEST_PAGE)
+                return msgspec.structs.replace(screen, scroll=at)
+            return msgspec.structs.replace(screen, mode=Mode.LIST, scroll=0)
         case Mode.LIST:
-            return _act(screen, key, lines)
+            return _act(screen, key, lines, worst)
 
 
-def _act(screen: Screen, key: str, lines: int) -> Screen:
+def _act(screen: Screen, key: str, lines: int, worst: int) -> Screen:
     if key in _MOVES:
-        return _move(screen, _MOVES[key], lines)
+        return _move(screen, _MOVES[key], lines, worst)
     orders = list(ORDERS)
     changes: dict[str, dict[str, object]] = {
         "q": {"is_over": True},
-        "s": {"order": orders[(orders.index(screen.order) + 1) % len(orders)], "cursor": 0},
-        "r": {"is_reversed": not screen.is_reversed, "cursor": 0},
-        "/": {"mode": Mode.FILTER, "filter": "", "cursor": 0},
-        "escape": {"filter": "", "cursor": 0},
+        "s": {"order": orders[(orders.index(screen.order) + 1) % len(orders)], "cursor": None},
+        "r": {"is_reversed": not screen.is_reversed, "cursor": None},
+        "/": {"mode": Mode.FILTER, "filter": "", "cursor": None},
+        "escape": {"filter": "", "cursor": None},
         "?": {"mode": Mode.HELP},
         "h": {"mode": Mode.HELP},
         "enter": {"mode": Mode.DETAIL},
@@ -132,9 +142,10 @@ def _act(screen: Screen, key: str, lines: int) -> Screen:
     return msgspec.structs.replace(screen, **changes.get(key, {}))
 
 
-def _move(screen: Screen, by: int, lines: int) -> Screen:
-    at = min(max(0, screen.cursor + by), max(0, lines - 1))
-    return msgspec.structs.replace(screen, cursor=at)
+def _move(screen: Screen, by: int, lines: int, worst: int) -> Screen:
+    before = worst if screen.cursor is None else min(screen.cursor, max(0, lines - 1))
+    at = min(max(0, before + by), max(0, lines - 1))
+    return msgspec.structs.replace(screen, cursor=at, scroll=0)
 
 
 def _type(screen: Screen, key: str) -> Screen:

@@ -5,11 +5,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from brokerd.admin.top.attention import Attention, attention, causes
 from brokerd.admin.top.board import ORDERS, Board, QueueLine, Sample, make_board
-from brokerd.admin.top.frame import make_frame, text_of, visible
+from brokerd.admin.top.frame import items_about, make_frame, text_of, visible, worst
 from brokerd.admin.top.keys import Mode, Screen, press, read_keys
 from brokerd.clock import SECOND, Instant
-from brokerd.telemetry.status import DestinationStatus, InstanceStatus, QueueStatus
+from brokerd.telemetry.status import (
+    DestinationStatus,
+    FailedDialogs,
+    InstanceStatus,
+    QueueStatus,
+    StoreStatus,
+    concerns,
+)
 
 NOW = Instant(10_000 * SECOND)
 
@@ -40,6 +48,11 @@ STATUS = InstanceStatus(
 )  # fmt: skip
 
 
+LONG = Attention(
+    text="\x1b[31m" + "x" * 500, short="\x1b[31m" + "x" * 500, about="instance \x07" + "y" * 200
+)
+
+
 def later(**more: Any) -> Sample:
     queues = [
         replace(one, enqueued=one.enqueued + 50, received=one.received + 25)
@@ -54,7 +67,9 @@ BOARD = make_board(later(), BEFORE)
 
 def names(screen: Screen) -> list[str]:
     return [
-        one.name if isinstance(one, QueueLine) else one.address for one in visible(BOARD, screen)
+        one.name if isinstance(one, QueueLine) else one.address
+        for one in visible(BOARD, screen)
+        if not isinstance(one, Attention)
     ]
 
 
@@ -64,10 +79,10 @@ def test_what_hurts_most_is_first_and_what_is_idle_is_left_out() -> None:
         *("off", "stalled", "held", "busy", "calm"),
         *("tcp://west:4022", "tcp://calm:4022"),
     ]
-    assert BOARD.concerns
+    assert [one.text for one in BOARD.attention] == concerns(STATUS)
     text = text_of(make_frame(BOARD, Screen(), width=80, height=24))
     assert text.index("ATTENTION: 4 to look at") < text.index("queue (by pain)")
-    assert "queue off of broker main is off" in text
+    assert "queue off is off: manual, by root" in text
     assert text.index("queue (by pain)") < text.index("destination")
 
 
@@ -78,7 +93,7 @@ def test_rates_are_those_between_two_answers_of_the_same_daemon() -> None:
     for board in (make_board(later(), None), make_board(later(boot_id="b2"), BEFORE)):
         assert {one.in_per_second for one in board.queues} == {None}
     lines = text_of(make_frame(BOARD, Screen(), width=80, height=24)).splitlines()
-    row = next(line for line in lines if line.startswith("busy"))
+    row = next(line for line in lines if line.startswith("  busy"))
     assert row.split() == ["busy", "on", "5.0", "2.5", "123k", "-", "2/8", "-"]
 
 
@@ -89,10 +104,8 @@ def test_no_frame_is_larger_than_the_terminal(size: tuple[int, int | None], mode
     width, height = size
     many = [replace(BOARD.queues[0], name=f"q{n}" * 30) for n in range(50)]
     evil = replace(BOARD.queues[0], name="\x1b[2J\n", trouble="\x1b]0;x\x07" * 50)
-    board = replace(
-        BOARD, queues=[*many, evil, *BOARD.queues], concerns=["\x1b[31m" + "x" * 500] * 9
-    )
-    for cursor in (-1, 0, 30, 56, 10**6):
+    board = replace(BOARD, queues=[*many, evil, *BOARD.queues], attention=[LONG] * 9)
+    for cursor in (None, -1, 0, 30, 56, 10**6):
         rows = make_frame(
             board, Screen(mode=mode, cursor=cursor, filter=""), width=width, height=height
         )
@@ -107,10 +120,10 @@ def test_no_frame_is_larger_than_the_terminal(size: tuple[int, int | None], mode
 @pytest.mark.parametrize("cursor", [0, 5, 25, 50, 59])
 def test_the_chosen_line_is_shown_however_many_there_are(cursor: int) -> None:
     lines = [replace(BOARD.queues[0], name=f"q{n:02}", pain=0) for n in range(60)]
-    board = replace(BOARD, queues=lines, destinations=[], concerns=[])
+    board = replace(BOARD, queues=lines, destinations=[], attention=[])
     rows = make_frame(board, Screen(order="name", cursor=cursor), width=80, height=24)
     (chosen,) = [row for row in rows if any(piece.style == "chosen" for piece in row)]
-    assert chosen[0].text.startswith(f"q{cursor:02}")
+    assert chosen[0].text.startswith(f"> q{cursor:02}")
 
 
 @pytest.mark.rule("MON-82")
@@ -169,9 +182,152 @@ def test_every_order_puts_the_most_first(order: str) -> None:
     assert len(lines) == len(BOARD.queues)
 
 
+FAILED = FailedDialogs(
+    broker="main", service="shop", far_service="busy", code=-8494, count=4, is_initiator=True,
+    reason="peer:east has no send permission on service busy", example="a1" * 16, last_at=NOW,
+)  # fmt: skip
+HELD = STATUS.destinations[0]
+WORSE = replace(
+    STATUS,
+    stores=(StoreStatus(broker="main", state="full", reason="the disk is full", path="/d/s.db"),),
+    failed_dialogs=(FAILED,),
+    destinations=(replace(HELD, service="far"), *STATUS.destinations[1:]),
+    warnings=("a task fails",),
+    listen_error="the port is taken",
+    no_master_key="master.key is missing",
+)
+
+
+def page(status: InstanceStatus, cursor: int | None, *, width: int = 80) -> str:
+    """The page of a line, as `cli/top.py` makes it."""
+    board = make_board(Sample(status, 20.0), None)
+    screen = Screen(mode=Mode.DETAIL, cursor=cursor)
+    lines = visible(board, screen)
+    line = lines[worst(lines) if cursor is None else cursor]
+    items = items_about(board, line)
+    queue = (line.broker, line.name) if isinstance(line, QueueLine) else None
+    rows = make_frame(board, screen, width=width, height=None, causes=causes(status, items, queue))
+    return text_of(rows[2:])
+
+
+def place(status: InstanceStatus, word: str) -> int:
+    """The number of the first line that has a word; what asks for attention is before others."""
+    lines = visible(make_board(Sample(status, 20.0), None), Screen())
+    return next(at for at, one in enumerate(lines) if word in repr(one))
+
+
+@pytest.mark.rule("MON-110")
+def test_each_line_of_attention_has_a_page_with_code_cause_and_commands() -> None:
+    items = attention(WORSE)
+    assert [one.text for one in items] == concerns(WORSE)
+    for at, code in enumerate(("D43", "D23", "D45", "D06", "D44", "D78", "D77", "D04", "D46")):
+        text = page(WORSE, at)
+        assert f"\n{code} " in text, text
+        assert "…" not in text
+    text = page(WORSE, place(WORSE, "-8494"))
+    assert text.splitlines()[0] == "dialogs of broker main"
+    assert "D77 error -8494: peer:east has no send permission" in text
+    assert "\n  brokerd grant send on busy to peer:east\n" in text
+    assert f"\n  brokerd dialog ls --where conversation_id={'a1' * 16}" in text
+    assert "D78 the TCP connection failed: refused (4 messages wait for far at" in page(WORSE, 5)
+
+
+@pytest.mark.rule("MON-110")
+def test_a_wrapped_command_is_recognised_as_one() -> None:
+    lines = page(WORSE, place(WORSE, "-8494"), width=64).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("  brokerd dialog ls"))
+    assert all(line.startswith("      ") for line in lines[at + 1 :])
+    assert " ".join(lines[at:]).split() == [
+        *("brokerd", "dialog", "ls", "--where", f"conversation_id={'a1' * 16}"),
+        *("--broker", "main"),
+    ]
+
+
+@pytest.mark.rule("MON-110")
+def test_nothing_is_wrong_only_where_no_item_concerns_a_line() -> None:
+    lines = visible(make_board(Sample(WORSE, 20.0), None), Screen())
+    fine = [
+        one.name if isinstance(one, QueueLine) else getattr(one, "address", one)
+        for at, one in enumerate(lines)
+        if "nothing is wrong" in page(WORSE, at)
+    ]
+    assert fine == ["calm", "tcp://calm:4022"]
+    queues = (queue("calm", retrying=2, last_error="boom"),)
+    status = InstanceStatus(now=NOW, queues=queues)
+    assert "boom" in page(status, 0)
+
+
+@pytest.mark.rule("MON-111")
+def test_the_cursor_begins_at_the_worst_line_and_has_a_mark() -> None:
+    def marked(status: InstanceStatus, **screen: Any) -> list[str]:
+        board = make_board(Sample(status, 20.0), None)
+        text = text_of(make_frame(board, Screen(**screen), width=80, height=24))
+        return [line for line in text.splitlines() if line.startswith(">")]
+
+    assert marked(WORSE) == ["> store main: full the disk is full"]
+    retrying = replace(HELD, messages=0)
+    calm = InstanceStatus(now=NOW, queues=(queue("calm"),), destinations=(retrying,))
+    (line,) = marked(calm)
+    assert line.startswith("> tcp://west:4022")
+    assert marked(WORSE, cursor=-1) == []
+    lines = visible(make_board(Sample(calm, 20.0), None), Screen())
+    assert press(Screen(), "up", len(lines), worst(lines)).cursor == 0
+
+
+@pytest.mark.rule("MON-112")
+def test_free_lines_of_the_frame_hold_what_asks_for_attention() -> None:
+    def frame(height: int) -> list[str]:
+        board = make_board(Sample(WORSE, 20.0), None)
+        return text_of(make_frame(board, Screen(), width=80, height=height)).splitlines()
+
+    tall = frame(40)
+    at = next(n for n, line in enumerate(tall) if line.startswith("- error -8494"))
+    assert tall[at + 1].startswith("  shop to busy failed)")
+    assert "not shown" not in tall[1]
+    assert "- the TCP connection failed: refused (far at tcp://west:4022)" in tall
+    short = frame(20)
+    assert "4 of them not shown" in short[1] or "3 of them not shown" in short[1]
+    assert any(line.startswith("  stalled") for line in short)
+    row = next(line for line in tall if line.startswith("  tcp://west"))
+    assert row.split()[4:] == ["the", "TCP", "connection", "fai…"]
+
+
+@pytest.mark.rule("MON-112")
+def test_a_filter_that_matches_nothing_says_so_below_the_headings() -> None:
+    text = text_of(make_frame(BOARD, Screen(filter="zzz"), width=80, height=24))
+    assert text.count("nothing matches zzz") == 2
+    assert "queue (by pain)" in text
+    assert "destination  " in text
+    assert "ATTENTION: 4 to look at; 4 of them not shown" in text
+
+
+@pytest.mark.rule("MON-112")
+def test_activation_that_is_off_is_shown_and_help_explains_the_states() -> None:
+    status = InstanceStatus(now=NOW, queues=(queue("q", max_readers=5, is_activation_off=True),))
+    board = make_board(Sample(status, 20.0), None)
+    rows = text_of(make_frame(board, Screen(), width=80, height=24)).splitlines()
+    assert next(row for row in rows if row.startswith("> q")).split()[-2:] == ["off", "-"]
+    text = text_of(make_frame(board, Screen(mode=Mode.HELP), width=80, height=24))
+    for word in ("suppressed", "delayed", "idle", "online", "waiting", "since", "activation"):
+        assert word in text
+    assert "…" not in text
+
+
+@pytest.mark.rule("MON-111")
+def test_a_long_page_can_be_scrolled() -> None:
+    screen = Screen(mode=Mode.HELP)
+    first = text_of(make_frame(BOARD, screen, width=80, height=14))
+    screen = press(screen, "page down", 3)
+    second = text_of(make_frame(BOARD, screen, width=80, height=14))
+    assert "page down: more" in first
+    assert "since " in second
+    assert "since " not in first
+    assert press(screen, "x", 3) == Screen()
+
+
 def test_a_board_of_nothing_is_shown_too() -> None:
     empty = Board(instance="x", state="starting", now=NOW, up=None, clients=0, peers=0, dialogs={},
-                  concerns=[], queues=[], destinations=[])  # fmt: skip
+                  attention=[], queues=[], destinations=[])  # fmt: skip
     text = text_of(make_frame(empty, Screen(), width=80, height=24))
     assert "OK: all is well" in text
     assert "no queue" in text
