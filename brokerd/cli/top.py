@@ -116,6 +116,8 @@ class _Live:
         self._now: Sample | None = None
         self._board: Board | None = None
         self._lost = ""
+        self._services: dict[tuple[str, str], set[str]] = {}
+        """The services of each queue, by broker and queue, since the last connection was made."""
         self._changed = asyncio.Event()
         self._input = b""
 
@@ -159,6 +161,8 @@ class _Live:
                         self._where, self._broker, retry=0.0, of_instance=True
                     )
                 sample = await _sample(session)
+                if self._board is None or self._lost:
+                    await self._ask_services({one.broker for one in sample.status.queues})
             except (ConnectionLost, DaemonUnreachable) as error:
                 self._lost = error.message
                 if session is not None:
@@ -170,6 +174,18 @@ class _Live:
                 self._board, self._now, self._lost = make_board(sample, self._now), sample, ""
             self._changed.set()
             await clock.sleep_until(began + self._every)
+
+    async def _ask_services(self, brokers: set[str]) -> None:
+        """Ask which services have which queue; brokers that do not answer are left out."""
+        self._services.clear()
+        for broker in sorted(brokers):
+            try:
+                async with await session_with(self._where, broker, retry=0.0) as session:
+                    for row in await session.view("services"):
+                        queue = broker, str(row["service_queue_id"])
+                        self._services.setdefault(queue, set()).add(str(row["name"]))
+            except BrokerError:  # without a permission, say: the names of queues have to do
+                continue
 
     def _read(self, descriptor: int) -> None:
         data = os.read(descriptor, 1024)
@@ -225,7 +241,11 @@ class _Live:
                     for one in cause.findings
                 ]
             )
-            for cause in causes(self._now.status, items_about(self._board, line), queue)
+            for cause in causes(
+                self._now.status,
+                items_about(self._board, line, self._services.get(queue or ("", ""), ())),
+                queue,
+            )
         ]
 
 

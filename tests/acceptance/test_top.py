@@ -156,6 +156,42 @@ def test_it_is_live_answers_keys_and_leaves_the_terminal_as_it_was(
         assert termios.tcgetattr(screen.far) == screen.before
 
 
+@pytest.mark.rule("MON-110", "MON-111")
+def test_failed_dialogs_are_reached_from_their_line_and_from_the_queue(tmp_path: Path) -> None:
+    objects = {
+        "broker": {"name": "main", "default_encryption": "off"},
+        "queue": [{"name": "counter"}, {"name": "store"}],
+        "service": [{"name": "till", "queue": "counter"}, {"name": "goods", "queue": "store"}],
+    }
+    daemon = Served(tmp_path, objects)
+    daemon.start()
+    with brokerd.sync.connect(daemon.address) as bk:
+        bk.send(bk.begin_dialog("till", "goods"), b"x")  # goods accepts no contract
+    with terminal("top", "--every", "0.2", "--address", daemon.address) as screen:
+        frame = screen.shows(lambda text: "till" in text)
+        assert any(line.startswith("> error -84") for line in frame.split("\n"))
+        screen.press("\r")
+        page = screen.shows(lambda text: "D77" in text)
+        assert "\n  brokerd dialog ls" in page
+        assert "dialogs of broker main" in page
+        screen.press("j")
+        page = screen.shows(lambda text: "queue counter of broker main" in text)
+        assert "D77" in page
+        assert "nothing is wrong" not in page
+        screen.press("q")
+        assert screen.left() == 0
+    daemon.stop()
+
+
+@pytest.mark.rule("MON-82")
+def test_a_calm_instance_ends_with_0(tmp_path: Path, capsys: Capture) -> None:
+    daemon = Served(tmp_path, {"broker": {"name": "main", "default_encryption": "off"}})
+    daemon.start()
+    assert main(["top", "--once", "--every", "0.2", "--address", daemon.address]) == 0
+    assert "OK: all is well" in capsys.readouterr().out
+    daemon.stop()
+
+
 @pytest.mark.rule("MON-82")
 def test_without_a_terminal_one_frame_is_printed(served: Served, capsys: Capture) -> None:
     assert main(["top", "--every", "0.2", "--address", served.address]) == 2

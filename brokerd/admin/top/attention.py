@@ -6,7 +6,7 @@ Never:  judges: `concerns` of the status says what asks for attention, the docto
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 from typing import Final, NamedTuple
 
@@ -45,12 +45,14 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[str, ...] = ()
     """The services that it concerns."""
 
-    def concerns(self, sort: str, broker: str, name: str) -> bool:
-        """Return whether it is about a queue or destination, or about messages for it."""
+    def concerns(self, sort: str, broker: str, name: str, services: Collection[str] = ()) -> bool:
+        """Return whether it is about a queue or destination, or about messages for it.
+
+        `services`: those of the queue, as far as they are known."""
         if self.sort == sort:
             return (self.broker, self.name) == (broker, name)
         word = rf"(?<![\w/.-]){re.escape(name)}(?![\w/-])"
-        return name in self.services or (
+        return not {name, *services}.isdisjoint(self.services) or (
             bool(self.sort) and self.broker in ("", broker) and bool(re.search(word, self.text))
         )
 

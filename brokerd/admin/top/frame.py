@@ -5,7 +5,7 @@ Reads:  the figures that it is given.      Calls: board, for the order of lines.
 Never:  makes a line wider, or a frame higher, than it may be; or lets a name move the cursor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -54,14 +54,14 @@ def worst(lines: Sequence[Choice]) -> int:
     return pains.index(max(pains)) if pains else 0
 
 
-def items_about(board: Board, line: Choice) -> list[Attention]:
-    """Return what asks for attention and concerns a line."""
+def items_about(board: Board, line: Choice, services: Collection[str] = ()) -> list[Attention]:
+    """Return what asks for attention and concerns a line; `services`: those of a queue."""
     if isinstance(line, Attention):
         return [line]
     sort, name = "destination", line.name if isinstance(line, QueueLine) else line.address
     if isinstance(line, QueueLine):
         sort = "queue"
-    return [one for one in board.attention if one.concerns(sort, line.broker, name)]
+    return [one for one in board.attention if one.concerns(sort, line.broker, name, services)]
 
 
 def chosen_place(lines: Sequence[Choice], screen: Screen) -> int:

@@ -252,6 +252,11 @@ def test_nothing_is_wrong_only_where_no_item_concerns_a_line() -> None:
         if "nothing is wrong" in page(WORSE, at)
     ]
     assert fine == ["calm", "tcp://calm:4022"]
+    board = make_board(Sample(WORSE, 20.0), None)
+    at = next(n for n, one in enumerate(lines) if getattr(one, "name", "") == "calm")
+    assert items_about(board, lines[at]) == []
+    assert [one.sort for one in items_about(board, lines[at], {"far"})] == ["destination"]
+    assert [one.sort for one in items_about(board, lines[at], {"shop"})] == ["dialogs"]
     queues = (queue("calm", retrying=2, last_error="boom"),)
     status = InstanceStatus(now=NOW, queues=queues)
     assert "boom" in page(status, 0)
@@ -280,7 +285,7 @@ def test_free_lines_of_the_frame_hold_what_asks_for_attention() -> None:
         board = make_board(Sample(WORSE, 20.0), None)
         return text_of(make_frame(board, Screen(), width=80, height=height)).splitlines()
 
-    tall = frame(40)
+    tall = frame(26)
     at = next(n for n, line in enumerate(tall) if line.startswith("- error -8494"))
     assert tall[at + 1].startswith("  shop to busy failed)")
     assert "not shown" not in tall[1]
