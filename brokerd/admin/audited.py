@@ -26,10 +26,17 @@ class Performed(NamedTuple):
     detail: Detail
 
 
-def performed(verb: wire.Verb, own: str) -> Performed | None:
-    """Return the entry for a verb of a client of the broker `own`; None = it is not recorded."""
+def performed(verb: wire.Verb, own: str, answer: object = None) -> Performed | None:
+    """Return the entry for a verb of a client of the broker `own`; None = it is not recorded.
+
+    A batch that goes on with a purge and ends no dialog is not: it only finds the end (MAN-24)."""
     describe = AUDITED.get(type(verb))
-    if describe is None:
+    if describe is None or (
+        isinstance(verb, admin.PurgeQueue)
+        and verb.after is not None
+        and isinstance(answer, Mapping)
+        and answer.get("dialogs") == 0
+    ):
         return None
     subject, detail = describe(verb, own)
     return Performed(Action(wire.NAMES[type(verb)]), subject, detail)

@@ -124,7 +124,7 @@ def principal_administration(parts: Parts, world: Surroundings) -> PrincipalAdmi
 async def administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
     """Perform a verb of administration, and record it in the audit before it is answered."""
     answer = await parts.administration.run(broker, verb, actor)
-    if (done := performed(verb, broker.name)) is not None:
+    if (done := performed(verb, broker.name, answer)) is not None:
         parts.audit.record(
             done.action,
             actor=actor,

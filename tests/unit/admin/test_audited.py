@@ -97,3 +97,15 @@ def test_an_entry_says_what_was_done_to_what(
 
 def test_every_verb_of_the_table_is_tried() -> None:
     assert {wire.NAMES[one] for one in AUDITED} == {verb for verb, *_ in ROWS}
+
+
+@pytest.mark.rule("MAN-24", "SX-15")
+@pytest.mark.parametrize(
+    ("after", "dialogs", "is_recorded"),
+    [(None, 1, True), (None, 0, True), (7, 1, True), (7, 0, False)],
+)
+def test_the_empty_end_of_a_purge_is_no_second_entry(
+    after: int | None, dialogs: int, is_recorded: bool
+) -> None:
+    verb = admin.PurgeQueue("east", "q", 7, "why", after)
+    assert (performed(verb, "own", {"dialogs": dialogs}) is not None) == is_recorded
