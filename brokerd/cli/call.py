@@ -12,7 +12,7 @@ import click
 
 from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map
-from brokerd.cli.options import SECONDS, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, given_place, json_option
 from brokerd.cli.output import print_json, print_line, quoted, warn
 from brokerd.cli.send import (
     Letter,
@@ -129,10 +129,10 @@ async def _only_service(session: Session) -> str:
 
 
 def _unanswered(handle: Handle, reasons: list[str], wait: float) -> int:
-    named = show(handle)
-    why = "; ".join(reasons) or f"the message is stored: brokerd dialog status {named}"
+    look = f"brokerd dialog status {show(handle)} {given_place()}".strip()
+    why = "; ".join(reasons) or f"the message is stored: {look}"
     warn(f"no reply within {wait:g} s; {why}")
-    warn(f"its dialog stays open, do not send it again: brokerd dialog show {named}")
+    warn("its dialog stays open, and the reply can be received later: do not send it again")
     return FAILED
 
 

@@ -32,7 +32,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class _Seconds(click.ParamType[float]):
     """The type of an option for a duration: a number of seconds, or a number with a unit."""
 
-    name = "seconds"
+    name = "duration"
 
     def __init__(self, longest: float) -> None:
         self._longest = longest

@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.options import SECONDS, daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, given_place, json_option
 from brokerd.cli.output import print_json, print_line, warn
 from brokerd.cli.session import ask
 from brokerd.cli.short_ids import GROUP, HANDLE
@@ -31,7 +31,7 @@ from brokerd.ids import Handle, parse, show
 from brokerd.process.exit_statuses import FAILED, OK
 
 header_option = click.option(
-    "--header", "headers", multiple=True, help="A header, NAME=VALUE; repeatable."
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable."
 )
 
 
@@ -108,10 +108,13 @@ def command(
         end=end,
     )
 
-    async def send(session: Session) -> tuple[list[Handle], list[Message], list[str]]:
+    async def send(
+        session: Session,
+    ) -> tuple[list[Handle], list[str], list[Message], list[str]]:
         try:
             if wait is None:
-                return await _send(session, letter), [], []
+                handles = await _send(session, letter)
+                return handles, await _conversations(session, handles), [], []
             handles, replies = await send_and_wait(session, letter, queue=queue, wait=wait)
             reasons = [] if replies else await undelivered.of_dialog(session, show(handles[0]))
         except OutcomeUnknown as error:
@@ -121,10 +124,11 @@ def command(
                 error.message, hint=await services_hint(session, letter.from_service)
             ) from error
 
-        return handles, replies, reasons
+        ids = [show(one.conversation_id) for one in replies]
+        return handles, ids or await _conversations(session, handles), replies, reasons
 
-    handles, replies, reasons = ask(send, address=address, config=config, broker=broker)
-    _print_sent(handles, replies, end=end, as_json=as_json)
+    handles, ids, replies, reasons = ask(send, address=address, config=config, broker=broker)
+    _print_sent(handles, ids, replies, end=end, as_json=as_json)
     return 0 if wait is None else _exit_status(handles[0], replies, reasons, wait)
 
 
@@ -146,13 +150,18 @@ def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) ->
         raise UsageError("--queue is where the reply of --wait comes", hint="say --wait as well")
 
 
-def _print_sent(handles: list[Handle], replies: list[Message], *, end: bool, as_json: bool) -> None:
+def _print_sent(
+    handles: list[Handle], ids: list[str], replies: list[Message], *, end: bool, as_json: bool
+) -> None:
     named = [show(handle) for handle in handles]
     if as_json:
         about = {"conversation_handle": named[0], "conversation_handles": named}
-        print_json({**about, "replies": [as_map(reply) for reply in replies]})
+        print_json(
+            {**about, "conversation_ids": ids, "replies": [as_map(reply) for reply in replies]}
+        )
         return
-    print_line(f"sent; conversation handle {', '.join(named)}{', ended' if end else ''}")
+    of = f", conversation id {', '.join(ids)}" if ids else ""
+    print_line(f"sent; conversation handle {', '.join(named)}{of}{', ended' if end else ''}")
     for reply in replies:
         print_message(reply)
 
@@ -160,8 +169,8 @@ def _print_sent(handles: list[Handle], replies: list[Message], *, end: bool, as_
 def _exit_status(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
     """Return the exit status for the replies; raise the error if the reply is an Error."""
     if not replies:
-        named = show(handle)
-        why = "; ".join(reasons) or f"the message is stored: brokerd dialog status {named}"
+        look = f"brokerd dialog status {show(handle)} {given_place()}".strip()
+        why = "; ".join(reasons) or f"the message is stored: {look}"
         warn(f"no reply within {wait:g} s; {why}")
         return FAILED
     (reply,) = replies
@@ -211,6 +220,17 @@ async def _send(session: Session, letter: Letter, *, stay: bool = False) -> list
         for handle in handles if letter.end and not stay else ():
             await tx.end(handle)
     return handles
+
+
+async def _conversations(session: Session, handles: list[Handle]) -> list[str]:
+    """Return the ids of the conversations, in the order of the handles; none if they are gone."""
+    named = [show(one) for one in handles]
+    try:
+        rows = await session.view("conversation_endpoints", where={"conversation_handle": named})
+    except BrokerError:  # the messages are stored: nothing may look like a failure now
+        return []
+    found = {str(row["conversation_handle"]): str(row["conversation_id"]) for row in rows}
+    return [found[one] for one in named if one in found]
 
 
 async def send_and_wait(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.app.nearby import NOWHERE, near_service
+from brokerd.cli.options import given_place
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
 from brokerd.errors import BrokerError
@@ -41,13 +42,14 @@ async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in page.rows:
         found.setdefault((row["to_service_name"], row["transmission_status"]), []).append(row)
-    lines = []
+    place, lines = given_place(), []
     for (to, status), rows in list(found.items())[:SHOWN]:
         near = await near_service(session, to) if rows[0]["status_key"] in NOWHERE else ""
         look = f"brokerd dialog status {rows[0]['conversation_handle']} --broker {quoted(broker)}"
+        look = f"{look} {place}".strip()
         lines.append(f"{_count(rows)} for {quoted(to)}: {status}{near}; {look}")
     if page.next is not None:
-        of = f"--broker {quoted(broker)}"
+        of = f"--broker {quoted(broker)} {place}".strip()
         lines.append(
             f"these are of the first {len(page.rows)} that wait; see brokerd transmission ls {of}"
         )

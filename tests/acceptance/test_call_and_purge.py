@@ -10,6 +10,7 @@ import pytest
 
 import brokerd
 from brokerd.cli.main import main
+from brokerd.ids import show
 from brokerd.protocol.admin_verbs import PURGE_BATCH
 from tests.acceptance.one_process import Served
 
@@ -94,6 +95,8 @@ def test_a_call_without_a_reply_leaves_the_message_and_the_dialog(
     said = capsys.readouterr()
     assert said.out == ""
     assert "do not send it again" in said.err
+    assert said.err.count("brokerd dialog") == 1
+    assert f"--address {served.address}" in said.err
     answer(served)
     assert run(served, "receive", "asker_q", "--ack") == 0  # the reply can still be received
     assert "why!" in capsys.readouterr().out
@@ -176,3 +179,14 @@ def test_a_purge_goes_batch_by_batch(served: Served, capsys: Capture) -> None:
     assert run(served, "queue", "purge", "answerer_q", "--yes", "--json") == 0
     done = json.loads(capsys.readouterr().out)
     assert first.messages + done["purged"] == many
+
+
+@pytest.mark.rule("MAN-25")
+def test_a_send_prints_the_handle_and_the_id_of_its_conversation(
+    served: Served, capsys: Capture
+) -> None:
+    assert run(served, "send", "--from", "asker", "--to", "answerer", *TALK, "--body", "why") == 0
+    out = capsys.readouterr().out
+    with brokerd.sync.connect(served.address) as session:
+        (waiting,) = session.browse("answerer_q")
+    assert out.endswith(f", conversation id {show(waiting.conversation_id)}\n")

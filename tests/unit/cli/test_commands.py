@@ -306,7 +306,9 @@ def test_send_without_a_reply_in_time_fails_but_the_message_is_stored(
 ) -> None:
     daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
     assert run(daemon, *LETTER, "--wait", "0", "--queue", "shop_q") == 1
-    assert "no reply within 0 s; the message is stored" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no reply within 0 s; the message is stored" in err
+    assert err.endswith(f" --address {daemon.address}\n")
     assert daemon.committed
 
 
@@ -581,7 +583,8 @@ def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
     daemon.views["transmission_queue"] = [row, {**row, "conversation_handle": "22"}]
     told = (
         "2 messages wait for warehuose: nothing matches the service name and broker; "
-        'did you mean "warehouse"?; brokerd dialog status 11 --broker main\n'
+        'did you mean "warehouse"?; brokerd dialog status 11 --broker main '
+        f"--address {daemon.address}\n"
     )
     assert run(daemon, "receive", "shop_q", "--ack") == 1
     assert capsys.readouterr().err == f"brokerd: sent from shop_q: {told}"
@@ -610,10 +613,11 @@ def test_of_many_that_wait_the_first_are_counted_and_that_there_are_more_is_said
     assert run(daemon, "receive", "shop_q", "--ack", "--broker", "second") == 1
     lines = capsys.readouterr().err.splitlines()
     told = "brokerd: sent from shop_q: "
+    at = f"--broker second --address {daemon.address}"
     assert lines == [
-        f"{told}1 message waits for warehouse: refused; brokerd dialog status 11 --broker second",
-        f"{told}1 message waits for office: refused; brokerd dialog status 22 --broker second",
-        f"{told}these are of the first 2 that wait; see brokerd transmission ls --broker second",
+        f"{told}1 message waits for warehouse: refused; brokerd dialog status 11 {at}",
+        f"{told}1 message waits for office: refused; brokerd dialog status 22 {at}",
+        f"{told}these are of the first 2 that wait; see brokerd transmission ls {at}",
     ]
 
 
