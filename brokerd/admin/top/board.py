@@ -142,17 +142,17 @@ def _queue(one: QueueStatus, before: QueueStatus | None, seconds: float, now: In
 
 
 def _trouble(one: QueueStatus) -> tuple[str, int]:
-    """Return what is wrong with a queue, and how badly."""
+    """Return why a queue suffers, and how badly; its state and figures are in other columns."""
     if one.status != "on":
-        return f"it is {one.status}" + (f": {one.off_because}" if one.off_because else ""), 6
+        return one.off_because or f"it is {one.status}", 6
     if one.reason or one.unread:
         return one.reason or one.unread, 5
     if one.full:
-        return f"it is full: {one.full}", 4
+        return one.full, 4
     if one.parked:
-        return f"groups are parked: {one.last_error or 'see brokerd group ls --parked'}", 3
+        return one.last_error or "groups are parked", 3
     if one.retrying:
-        return f"groups wait for their next attempt: {one.last_error or 'no cause was given'}", 1
+        return one.last_error or "groups wait for their next attempt", 1
     return "", 0
 
 

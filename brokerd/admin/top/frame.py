@@ -123,7 +123,7 @@ def _overview(
         return [*head, *rows, *_lists(board, screen, others, place, width, None)]
     full = _lists(board, screen, others, place, width, None)
     room = height - len(head) - 2
-    budget = max(1, height // 3 - 1, room - len(full))
+    budget = max(1, min(height // 3 - 1, room - 5), room - len(full))
     rows = _asking(asking, at, width, budget)
     hidden = len(board.attention) - min(len(asking), budget)
     if hidden:
@@ -192,6 +192,8 @@ def _lists(  # noqa: PLR0917  # what a list is made of
     destinations = [one for one in lines if isinstance(one, DestinationLine)]
     broker = len({one.broker for one in board.queues}) > 1
     in_queues = at < len(queues)
+    if room is not None:  # without the headings, and the rows that say that nothing matches
+        room -= 1 + (not queues) + bool(board.destinations) * (2 + (not destinations))
     for_queues, for_destinations = _share(len(queues), len(destinations), room, in_queues)
     none = f"  nothing matches {_cut(printable(screen.filter), width - 20)}"
     rows = [_queue_head(screen, width)]
@@ -214,14 +216,16 @@ def _lists(  # noqa: PLR0917  # what a list is made of
 
 
 def _share(queues: int, others: int, room: int | None, in_queues: bool) -> tuple[int, int]:
-    """Return how many lines of each list are shown; the one with the cursor gets more."""
-    if room is None:
+    """Return how many lines of each list are shown; the one with the cursor gets more.
+
+    `room`: the rows beside the headings; None = as many as there are."""
+    if room is None or queues + others <= room:
         return queues, others
-    free = max(2, room - 4)
-    if queues + others <= free:
-        return queues, others
-    lesser = min(others if in_queues else queues, max(1, free // 3)) if others else 0
-    return (free - lesser, lesser) if in_queues else (lesser, free - lesser)
+    free = max(2, room)
+    lesser = min(others if in_queues else queues, max(1, free // 3))
+    greater = min(queues if in_queues else others, free - lesser)
+    lesser = free - greater
+    return (greater, lesser) if in_queues else (lesser, greater)
 
 
 def _window(at: int, count: int, size: int) -> int:

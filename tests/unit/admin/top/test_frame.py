@@ -290,11 +290,35 @@ def test_free_lines_of_the_frame_hold_what_asks_for_attention() -> None:
     assert tall[at + 1].startswith("  shop to busy failed)")
     assert "not shown" not in tall[1]
     assert "- the TCP connection failed: refused (far at tcp://west:4022)" in tall
+    exact = frame(24)
+    for name in ("off", "stalled", "held", "busy", "calm", "tcp://west", "tcp://calm"):
+        assert any(line.startswith(f"  {name}") for line in exact), name
+    assert sum(line.startswith(("-", ">")) for line in exact) == len(concerns(WORSE))
     short = frame(20)
     assert "4 of them not shown" in short[1] or "3 of them not shown" in short[1]
     assert any(line.startswith("  stalled") for line in short)
     row = next(line for line in tall if line.startswith("  tcp://west"))
     assert row.split()[4:] == ["the", "TCP", "connection", "fai…"]
+
+
+@pytest.mark.rule("MON-80")
+@pytest.mark.parametrize("height", [10, 12, 15, 20, 24, 40])
+def test_the_chosen_line_is_shown_at_any_height(height: int) -> None:
+    board = make_board(Sample(WORSE, 20.0), None)
+    for cursor, one in enumerate(visible(board, Screen())):
+        rows = make_frame(board, Screen(cursor=cursor), width=80, height=height)
+        text = " ".join(row[0].text for row in rows if row and row[0].style == "chosen")
+        name = one.short if isinstance(one, Attention) else getattr(one, "name", "tcp://")
+        assert text.startswith(f"> {name[:40]}"), (cursor, text)
+
+
+@pytest.mark.rule("MON-112")
+def test_the_why_column_has_the_reason_only() -> None:
+    lines = text_of(make_frame(BOARD, Screen(), width=120, height=None)).splitlines()
+    row = next(line for line in lines if line.startswith("  off"))
+    assert row.endswith("  - manual, by root")
+    row = next(line for line in lines if line.startswith("  tcp://west"))
+    assert row.endswith("  - the TCP connection failed: refused")
 
 
 @pytest.mark.rule("MON-112")
