@@ -96,7 +96,10 @@ def causes(
     for line, part in _lines(status):
         if line in lines and part not in told:
             told.append(part)
-            found.append(Cause(_cause_first(line), line.text, _examined(part)))
+            explained = _examined(part)
+            if " parked" in line.text:  # a queue may be off or full as well: its own cause first
+                explained.sort(key=lambda one: one.code != "D44")
+            found.append(Cause(_cause_first(line), line.text, explained))
     for part in _parts(status):
         one = part.item
         if isinstance(one, QueueStatus) and (one.broker, one.name) == queue and part not in told:

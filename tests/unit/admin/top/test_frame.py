@@ -233,6 +233,14 @@ def test_each_line_of_attention_has_a_page_with_code_cause_and_commands() -> Non
 
 
 @pytest.mark.rule("MON-110")
+def test_the_cause_of_the_chosen_line_is_first_on_its_page() -> None:
+    both = queue("q", full="9 of 9 messages", max_messages=9, parked=2, last_error="boom")
+    full, parked = (page(InstanceStatus(now=NOW, queues=(both,)), at) for at in (0, 1))
+    assert full.index("D74") < full.index("D44 2 groups are parked: boom")
+    assert parked.index("D44") < parked.index("D74")
+
+
+@pytest.mark.rule("MON-110")
 def test_a_wrapped_command_is_recognised_as_one() -> None:
     lines = page(WORSE, place(WORSE, "-8494"), width=64).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("  brokerd dialog ls"))
