@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from brokerd.admin.top.attention import Cause, causes
-from brokerd.admin.top.board import Board, QueueLine, Sample, make_board
+from brokerd.admin.top.attention import Cause, causes, failing
+from brokerd.admin.top.board import Board, DestinationLine, QueueLine, Sample, make_board
 from brokerd.admin.top.frame import chosen_place, items_about, make_frame, text_of, visible, worst
 from brokerd.admin.top.keys import Mode, Screen, press, read_keys
 from brokerd.cli.options import (
@@ -232,6 +232,10 @@ class _Live:
             return []
         line = lines[chosen_place(lines, self._screen)]
         queue = (line.broker, line.name) if isinstance(line, QueueLine) else None
+        items = items_about(self._board, line, self._services.get(queue or ("", ""), ()))
+        found = causes(self._now.status, items, queue)
+        if not found and isinstance(line, DestinationLine):
+            found = failing(self._now.status, line.address)
         return [
             cause._replace(
                 findings=[
@@ -241,11 +245,7 @@ class _Live:
                     for one in cause.findings
                 ]
             )
-            for cause in causes(
-                self._now.status,
-                items_about(self._board, line, self._services.get(queue or ("", ""), ())),
-                queue,
-            )
+            for cause in found
         ]
 
 

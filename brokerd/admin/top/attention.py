@@ -107,6 +107,26 @@ def causes(
     return found
 
 
+def failing(status: InstanceStatus, address: str) -> list[Cause]:
+    """Return what explains a destination with which connecting fails while no message waits."""
+    rows = [
+        {
+            "address": to.address,
+            "state": to.state,
+            "suppressed_until": to.next_attempt_at,
+            "consecutive_failures": to.failures,
+            "last_error": to.text or to.detail or to.status_key,
+            "status_key": to.status_key,
+            "pending_messages": to.messages,
+        }
+        for to in status.destinations
+        if to.address == address
+    ]
+    bare = InstanceStatus(instance=status.instance, now=status.now)
+    explained = list(examine(Seen(status=bare, now=status.now, destinations=rows)))
+    return [Cause("", "", explained)] if explained else []
+
+
 def _cause_first(line: Attention) -> str:
     """Return the text for the page, which also counts the messages that wait."""
     if line.sort != "destination":

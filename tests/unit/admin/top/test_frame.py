@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from brokerd.admin.top.attention import Attention, attention, causes
+from brokerd.admin.top.attention import Attention, attention, causes, failing
 from brokerd.admin.top.board import ORDERS, Board, QueueLine, Sample, make_board
 from brokerd.admin.top.frame import items_about, make_frame, text_of, visible, worst
 from brokerd.admin.top.keys import Mode, Screen, press, read_keys
@@ -238,6 +238,18 @@ def test_the_cause_of_the_chosen_line_is_first_on_its_page() -> None:
     full, parked = (page(InstanceStatus(now=NOW, queues=(both,)), at) for at in (0, 1))
     assert full.index("D74") < full.index("D44 2 groups are parked: boom")
     assert parked.index("D44") < parked.index("D74")
+
+
+@pytest.mark.rule("MON-110")
+def test_a_failing_destination_without_messages_is_explained_too() -> None:
+    status = InstanceStatus(now=NOW, destinations=(replace(HELD, messages=0),))
+    assert attention(status) == []
+    (cause,) = failing(status, HELD.address)
+    (finding,) = cause.findings
+    assert finding.code == "D40"
+    assert HELD.text in finding.text
+    assert finding.commands == ("brokerd destination retry tcp://west:4022",)
+    assert failing(status, "tcp://calm:4022") == []
 
 
 @pytest.mark.rule("MON-110")
