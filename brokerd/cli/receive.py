@@ -26,7 +26,7 @@ from brokerd.units import counted
     show_default=True,
     help="Largest number of messages to receive.",
 )
-@click.option("--wait", type=SECONDS, default=0.0, help="Longest wait, in seconds.")
+@click.option("--wait", type=SECONDS, default=0.0, help="Longest wait.")
 @click.option("--conversation", type=HANDLE, help="Only messages of the dialog with this handle.")
 @click.option("--group", type=GROUP, help="Only messages of this conversation group.")
 @click.option("--ack", "acknowledge", is_flag=True, help="Confirm that the messages are removed.")

@@ -49,7 +49,7 @@ header_option = click.option(
 @click.option("--group", type=GROUP, help="Begin the dialog in this group.")
 @click.option("--broker-id", help=f"Broker of the service: a GUID, or {CURRENT_DATABASE}.")
 @click.option("--encryption", type=click.Choice(["on", "off"]), help="[default: the broker's]")
-@click.option("--wait", type=SECONDS, help="Longest wait for a reply, in seconds.")
+@click.option("--wait", type=SECONDS, help="Longest wait for a reply.")
 @click.option("--queue", help="Queue of the sending service; looked up by default.")
 @click.option("--end", is_flag=True, help="Then end this side of the dialog.")
 @daemon_options

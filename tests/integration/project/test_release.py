@@ -175,7 +175,7 @@ def test_a_program_imports_brokerd_where_there_is_no_posix(tmp_path: Path) -> No
     code = BLOCKED.format(blocked=posix | daemon | {"click", "orjson", "rich", "xxhash"})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "tcp://host:port" in done.stdout
+    assert "TCP://host:port" in done.stdout
 
 
 @pytest.fixture
