@@ -444,11 +444,11 @@ async def test_an_error_of_a_view_is_answered_with_its_fix(
     site.instance.parts.sessions.options = msgspec.structs.replace(
         site.instance.parts.sessions.options, clients=0
     )
-    async with caller.get(site.url("/")) as answer:
+    async with caller.get(site.url("/dialogs")) as answer:
         assert answer.status == 503
         assert "clients are connected" in await answer.text()
         assert "fix: " in await answer.text()
-    async with caller.get(site.url("/"), headers={"Accept": "application/json"}) as answer:
+    async with caller.get(site.url("/dialogs"), headers={"Accept": "application/json"}) as answer:
         said = json.loads(await answer.text())
         assert said["error"]["code"] == "busy"
 
