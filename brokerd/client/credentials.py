@@ -1,4 +1,4 @@
-"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-167).
+"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-166, CLP-173).
 
 Reads:  arguments.     Calls: client.link.
 Never:  takes part in a transaction: each call stands alone, and is audited by the daemon.

@@ -1,4 +1,4 @@
-"""Verbs for peers, clients and certificates (CLP-160 to CLP-167).
+"""Verbs for peers, clients and certificates (CLP-160 to CLP-166, CLP-173).
 
 Reads:  nothing.      Calls: nothing.
 Never:  decides anything; `client_verbs` uses these forms to check requests.
@@ -83,7 +83,7 @@ class ReplaceMasterKey(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class RotateMasterKey(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to make another master key, which takes over from the present one (CLP-167)."""
+    """A request to make another master key, which takes over from the present one (CLP-173)."""
 
 
 CredentialVerb = (

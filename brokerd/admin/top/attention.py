@@ -1,4 +1,4 @@
-"""What asks for attention, line by line, and the findings that explain each line (MON-110).
+"""Attention: the lines that ask for it, and the findings that explain each line (MON-110).
 
 PURE.   The status of an instance in, lines and findings out.
 Reads:  the status that it is given.      Calls: telemetry.status, doctor.checks.
@@ -25,7 +25,7 @@ from brokerd.telemetry.status import (
 )
 
 _IN_THE_TABLE: Final = re.compile(r", \d+ messages? in it|; brokerd group ls --parked$")
-"""What the text about a queue repeats of its line in the table, or of its page."""
+"""Words about a queue that its line in the table, or its page, says already."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The sentence of `brokerd status`."""
     short: str
-    """The same, cause first, without what the table says."""
+    """The text, cause first, without words that the table says."""
     about: str
     """The object, as a title."""
     sort: str = ""
@@ -58,7 +58,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(NamedTuple):
-    """What explains a line, on its page."""
+    """The explanation of a line, on its page."""
 
     text: str
     """The text of the line, cause first; empty = the findings say it."""

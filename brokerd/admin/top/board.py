@@ -81,7 +81,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     peers: int
     dialogs: dict[str, int]
     attention: list[Attention]
-    """What asks for attention, worst first."""
+    """The lines that ask for attention, worst first."""
     queues: list[QueueLine]
     destinations: list[DestinationLine]
 

@@ -77,7 +77,7 @@ def is_current(at: Machine) -> bool:
     )
 
 
-@pytest.mark.rule("SEC-71", "CLP-167")
+@pytest.mark.rule("SEC-71", "CLP-173")
 @two_machines
 async def test_dialogs_go_on_under_another_key(east: Machine, west: Machine) -> None:
     await pair(east, west)
