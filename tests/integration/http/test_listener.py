@@ -449,7 +449,7 @@ async def test_an_error_of_a_view_is_answered_with_its_fix(
         assert answer.status == 503
         page = await answer.text()
         assert "clients are connected" in page
-    async with caller.get(site.url("/dialogs"), headers={"Accept": "application/json"}) as answer:
+    async with caller.get(site.url("/dialogs.json")) as answer:
         said = json.loads(await answer.text())
         assert said["error"]["code"] == "busy"
         assert html.escape(said["error"]["hint"], quote=False) in page

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import brokerd
 from brokerd.protocol import headers
 from brokerd.protocol.headers import Content, find_content_problem, find_problem
 from brokerd.protocol.items import HEADERS
@@ -143,3 +144,15 @@ def test_no_content_of_a_peer_breaks_the_check(data):
     assert type(content.body) in (bytes, type(None))
     if not problem:
         assert headers.join(content.headers, content.body)
+
+
+@pytest.mark.rule("SDK-22")
+def test_well_known_headers_have_names() -> None:
+    names = {
+        "CONTENT_TYPE": "content-type",
+        "CORRELATION_ID": "correlation-id",
+        "TRACEPARENT": "traceparent",
+        "TRACESTATE": "tracestate",
+        "CLOUDEVENTS_PREFIX": "ce-",
+    }
+    assert {name: getattr(brokerd.headers, name) for name in names} == names
