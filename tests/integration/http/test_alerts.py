@@ -277,14 +277,13 @@ async def no_route(bench: Bench) -> tuple[str, ...]:
 
 async def too_many(bench: Bench) -> tuple[str, ...]:
     held = []
-    for _ in range(4):
+    for _ in range(5):  # the fifth takes the place of one that is idle
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.site.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readline()
         held.append(writer)
-    reader, writer = await asyncio.open_connection("127.0.0.1", bench.site.port)
-    assert (await reader.read()).startswith(b"HTTP/1.1 503")
-    await close(writer, *held)
+    assert bench.site.listener.door.refused
+    await close(*held)
     await until(lambda: len(bench.site.listener.door) == 0)
     return ("BrokerdConnectionsRefused",)
 

@@ -146,6 +146,10 @@ async def test_what_an_older_version_left_is_remembered_at_the_first_start(place
         for column in ("max_messages", "max_bytes"):
             connection.execute(f"ALTER TABLE service_queues DROP COLUMN {column}")
         connection.execute("ALTER TABLE conversation_endpoints DROP COLUMN security")
+        connection.execute("ALTER TABLE store DROP COLUMN master_key")
+        shelves = [f"shelf_{number}" for number in range(2, 18)]
+        for table in ("queue_messages", *shelves, "retained_messages"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN flags")
         connection.execute("UPDATE alembic_version SET version_num = '0018_shelves'")
         connection.commit()
         connection.close()
