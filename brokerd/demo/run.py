@@ -34,6 +34,8 @@ from brokerd.telemetry.status import InstanceStatus
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the demo gives up."""
+_END_NOTED: Final = 2.0
+"""Seconds until the end of a daemon is known at the latest."""
 _PATIENCE_WHEN_WRONG: Final = 10.0
 _SETTLED_WITHIN: Final = 60.0
 _LOOK_EVERY: Final = 0.25
@@ -170,6 +172,10 @@ class _Run:
         any_of.add(interrupted)
         try:
             await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+            if working.done() and working.exception() is not None:
+                # A connection breaks before the end of its daemon is known, which is the cause.
+                ends = {self.east.lost, self.west.lost}
+                await asyncio.wait(ends, timeout=_END_NOTED, return_when=asyncio.FIRST_COMPLETED)
             if not interrupted.done():
                 self._judge_end(working, watching)
         except (DemoFailed, BrokerError) as error:
