@@ -43,7 +43,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
         send(place, 0, MESSAGES)
         daemon.send_signal(signal.SIGKILL)
         daemon.wait(30)
-    (place.data_dir / "brokerd.sock").unlink(missing_ok=True)
+    for socket in place.data_dir.glob("*.sock"):
+        socket.unlink()
     return place.data_dir
 
 
