@@ -103,6 +103,16 @@ NOT_TINY = {
         }.items()
         for name in names
     },
+    **{
+        f"http.{name}": "a simulated instance does not listen for HTTP"
+        for name in (
+            "max_connections",
+            "max_per_address",
+            "metrics_series",
+            "page_lifetime",
+            "request_timeout",
+        )
+    },
     "clients.max_transaction_age": "a worker's transaction waits as long as its receive",
     "endpoint.port": "no limit",
     "endpoint.forward_size_mb": "0 is no forwarding at all",
