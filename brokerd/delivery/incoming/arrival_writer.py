@@ -23,7 +23,12 @@ from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import STORE_FAILED, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs, Key
-from brokerd.delivery.incoming.inspection import ArrivalInspection, is_damaged, joined
+from brokerd.delivery.incoming.inspection import (
+    ArrivalInspection,
+    is_complete,
+    is_damaged,
+    joined,
+)
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
@@ -560,7 +565,7 @@ def _whole_body(
     has_headers, is_last = bool(item.flags & HEADERS), item.fragment + 1 == item.fragments
     if item.fragments == 1:
         whole = True
-    elif not is_last or is_damaged(broker, live, item):
+    elif not is_last or is_damaged(broker, live, item) or not is_complete(live, run[: at + 1]):
         return body, False, None
     else:
         whole = has_headers or checks.needs_whole(broker.message_types, item.message_type)

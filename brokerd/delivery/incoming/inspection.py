@@ -30,6 +30,15 @@ def joined(live: Live | None, run: list[Fragment]) -> bytes:
     return b"".join((*stored, *here))
 
 
+def is_complete(live: Live | None, run: list[Fragment]) -> bool:
+    """Return whether all fragments of the message that a run ends with are at hand.
+
+    A side that has ended keeps none of what it discards."""
+    last = run[-1]
+    here = sum(item.sequence == last.sequence for item in run)
+    return here + (0 if live is None else len(live.parts)) >= last.fragments
+
+
 def _completes(item: Fragment) -> bool:
     return not item.flags & ENDS and item.fragment + 1 == item.fragments
 

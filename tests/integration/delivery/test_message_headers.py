@@ -178,3 +178,27 @@ async def test_the_lines_about_a_message_lead_to_its_trace(daemon: Daemon) -> No
         ("parked", TRACE),
     ]
     assert "secret" not in repr(daemon.log.lines)
+
+
+@pytest.mark.rule("DLP-60", "DLG-T10")
+@given(alone)
+async def test_a_side_that_has_ended_discards_a_message_of_which_it_keeps_no_part(
+    daemon: Daemon,
+) -> None:
+    """It has deleted the first fragment at its end, so the block cannot be checked any more."""
+    dispatcher = daemon.instance.parts.dispatcher
+    content = bytes(join(GIVEN, b"body"))
+    dispatcher.arrived([arriving(daemon, 1, 0)])
+    pieces = {"flags": HEADERS, "fragments": 2}
+    dispatcher.arrived([arriving(daemon, 1, 1, fragment=0, body=content[:20], **pieces)])
+    await daemon.pass_time(1)
+    session = await daemon.session()
+    async with session.transaction() as tx:
+        (first,) = await tx.receive("shop")
+        await tx.end(first.handle)
+    dispatcher.arrived([arriving(daemon, 1, 1, fragment=1, body=content[20:], **pieces)])
+    await daemon.pass_time(1)
+    (endpoint,) = await session.view("conversation_endpoints")
+    await session.close()
+    assert endpoint["state"] == "DO"
+    assert not daemon.log.of("broker.message_undeliverable")
