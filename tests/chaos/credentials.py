@@ -123,17 +123,19 @@ class Credentials:
         """Let a peer in until its certificate has expired, and then no more."""
         daemon = self._places.daemons[fault.victim]
         began = time.time()
-        guest = Guest(valid_for=fault.seconds, now=SystemClock().utc())
 
-        async def known(at: Session) -> list[str]:
+        async def known(at: Session) -> tuple[Guest, list[str]]:
+            # A new one each time: after a kill, or on a slow machine, the last one has expired.
+            guest = Guest(valid_for=fault.seconds, now=SystemClock().utc())
             done = await at.admin.install_principal(
                 "peer:guest", certificates=[guest.certificate.encoded]
             )
             await at.admin.grant("connect on endpoint to peer:guest")
             assert done.name == "peer:guest"
-            return [one.pem for one in await at.admin.own_certificates(wait=0.0)]
+            return guest, [one.pem for one in await at.admin.own_certificates(wait=0.0)]
 
-        pems = [one for one in await self._granted(daemon.name, known) if "DIALOG" not in one]
+        guest, shown = await self._granted(daemon.name, known)
+        pems = [one for one in shown if "DIALOG" not in one]
         is_let_in = await guest.is_let_in(LOOPBACK, daemon.port, pems)
         over = guest.certificate.not_after / 1_000_000
         if not is_let_in and time.time() < over - 1:
