@@ -146,8 +146,9 @@ class _Live:
                     await self._changed.wait()
             finally:
                 loop.remove_reader(descriptor)
-                sampling.cancel()
-                await asyncio.gather(sampling, return_exceptions=True)
+                while not sampling.done():  # a task that connects may lose one cancellation
+                    sampling.cancel()
+                    await asyncio.wait({sampling}, timeout=_LEAST)
         return 0
 
     async def _sample_for_ever(self, session: Session | None) -> None:
