@@ -5,25 +5,23 @@ Never:  looks further back than `--since`: entries have the order of their times
 """
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 import msgspec
 
-from brokerd.cli.options import instance_options, json_option
+from brokerd.cli.options import instance_options, json_option, past_instant
 from brokerd.cli.output import print_line, print_rows, table
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import DEFAULT_LIMIT, Row
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
-from brokerd.clock import SECOND, Instant, SystemClock, show_instant
+from brokerd.clock import Instant, show_instant
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import UsageError
 from brokerd.model import MSDB
 from brokerd.protocol.admin_verbs import MOST_ROWS
 from brokerd.telemetry.audit import Action, Outcome
-from brokerd.units import parse_duration
 
 _EVENTS: Final = tuple(sorted(one.value for one in Action))
 
@@ -71,7 +69,7 @@ def command(
         where["action"] = [_event(one) for one in events]
     if refused:
         where["outcome"] = Outcome.REFUSED.value
-    begin = None if since is None else _begin(since)
+    begin = None if since is None else past_instant(since)
 
     async def fetch(session: Session) -> ViewPage:
         rows: list[Row] = []
@@ -105,23 +103,6 @@ def _event(name: str) -> str:
             hint=f"there is: {', '.join(_EVENTS)}",
         )
     return name
-
-
-def _begin(text: str) -> Instant:
-    """Return the instant that `--since` means."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            age = parse_duration(text)
-        except ValueError:
-            raise UsageError(
-                f"--since {text!r} is neither a time nor a duration",
-                hint="2026-01-31T09:00, in UTC, or how long ago: 10min, 2h, 1d",
-            ) from None
-        return Instant(SystemClock().utc() - round(age.total_seconds() * SECOND))
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return Instant(round(at.timestamp() * SECOND))
 
 
 def _concerns(row: Row, who: str) -> bool:

@@ -8,13 +8,12 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from brokerd.cli.options import config_option, json_option
+from brokerd.cli.options import config_option, json_option, past_instant
 from brokerd.cli.output import print_json, print_line, warn
 from brokerd.clock import Clock, Instant, SystemClock, show_instant
 from brokerd.config.loading import load
@@ -22,7 +21,7 @@ from brokerd.errors import UsageError
 from brokerd.ids import LEAST_DIGITS, is_beginning
 from brokerd.telemetry.log_events import EVENTS
 from brokerd.telemetry.log_reader import Line, LogReader
-from brokerd.units import counted, parse_duration
+from brokerd.units import counted
 
 _LOOK: Final = 0.25
 """Seconds between two looks at the file."""
@@ -55,20 +54,7 @@ def _since(_context: click.Context, _parameter: click.Parameter, value: str | No
     """Return the start as the text that lines have; raise `UsageError` if it is none."""
     if value is None:
         return None
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        try:
-            age = parse_duration(value)
-        except ValueError:
-            raise UsageError(
-                f"--since {value!r} is neither a time nor a duration",
-                hint="2026-01-31T09:00, in UTC, or how long ago: 10min, 2h, 1d",
-            ) from None
-        now = SystemClock().utc()
-        return show_instant(Instant(now - int(age.total_seconds() * 1_000_000)))
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return show_instant(Instant(int(at.timestamp() * 1_000_000)))
+    return show_instant(past_instant(value))
 
 
 @command.command(name="tail")

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 
 from brokerd.cli.permissions import VERBS
 from brokerd.client.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE
+from brokerd.clock import SECOND, Instant, SystemClock
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
 from brokerd.protocol.client_verbs import MAX_TIMER_MS, MAX_WAIT_MS
@@ -123,6 +125,27 @@ def _set_variable(
 ) -> None:
     if value is not None:
         os.environ[variable] = value
+
+
+def past_instant(text: str) -> Instant:
+    """Return the instant that `--since` means: a time, or a duration before now.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            age = parse_duration(text)
+        except ValueError:
+            raise UsageError(
+                f"--since {text!r} is neither a time nor a duration",
+                hint="2026-01-31T09:00, in UTC, or how long ago: 10min, 2h, 1d",
+            ) from None
+        return Instant(SystemClock().utc() - round(age.total_seconds() * SECOND))
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return Instant(round(at.timestamp() * SECOND))
 
 
 def given_place() -> str:
