@@ -4,14 +4,13 @@ Calls:  views and the status.
 Never:  changes anything, or stops at a failed check: that is a finding as well.
 """
 
-import shutil
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from brokerd.admin.doctor.checks import LINGERING
 from brokerd.admin.doctor.findings import Finding, Row, error, problem
+from brokerd.admin.doctor.free_space import with_free_space
 from brokerd.admin.doctor.pair_checks import FarSeen, PairSeen, ServiceSeen
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.cli.output import quoted
@@ -67,7 +66,7 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
         except BrokerError as refused:
             found.append(problem("D01", f"broker {name}", refused.message, refused.hint))
     return Seen(
-        status=_free(status) if where.startswith("unix:") else status,
+        status=with_free_space(status) if where.startswith("unix:") else status,
         now=SystemClock().utc(),
         brokers=brokers,
         known=known,
@@ -77,17 +76,6 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
         forwarder=(await session.view("forwarder_counters"))[0],
         dispatching=(await session.view("broker_statistics"))[0],
     )
-
-
-def _free(status: InstanceStatus) -> InstanceStatus:
-    """Return the status with the free disk space of its stores, which are on this machine."""
-    stores = tuple(
-        msgspec.structs.replace(one, free_bytes=shutil.disk_usage(Path(one.path).parent).free)
-        if one.path and one.state != "full" and Path(one.path).parent.is_dir()
-        else one
-        for one in status.stores
-    )
-    return msgspec.structs.replace(status, stores=stores)
 
 
 async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:

@@ -7,15 +7,14 @@ Wakes:  when somebody looks; a diagnosis that is still fresh is used again by al
 """
 
 import asyncio
-import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from brokerd.admin.doctor.checks import LINGERING, examine
 from brokerd.admin.doctor.findings import Finding, Level, Row, chosen
+from brokerd.admin.doctor.free_space import with_free_space
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Survey
@@ -100,7 +99,7 @@ class OwnDoctor:
         survey: Survey = await self._survey()
         main = next(one for name, one in self._brokers.items() if name == MSDB)
         ill = {(row.broker, row.name) for row in survey.worst if row.pain}
-        status = _free(await self._state.status(main, only=ill))
+        status = with_free_space(await self._state.status(main, only=ill))
         left_out: list[str] = []
         if len(ill) < survey.ill:
             left_out.append(f"{survey.ill - len(ill)} queues with something wrong")
@@ -186,14 +185,3 @@ def _first_of_each(rows: list[Row]) -> list[Row]:
     for row in rows:
         first.setdefault(row["conversation_handle"], row)
     return list(first.values())
-
-
-def _free(status: InstanceStatus) -> InstanceStatus:
-    """Return the status with the free disk space of the stores."""
-    stores = tuple(
-        msgspec.structs.replace(one, free_bytes=shutil.disk_usage(Path(one.path).parent).free)
-        if one.path and one.state != "full" and Path(one.path).parent.is_dir()
-        else one
-        for one in status.stores
-    )
-    return msgspec.structs.replace(status, stores=stores)
