@@ -6,7 +6,6 @@ Never:  reads more than `MOST_ROWS` rows of a view, or spends more than one part
 Wakes:  when somebody looks; a diagnosis that is still fresh is used again by all who look.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from brokerd.admin.doctor.checks import LINGERING, examine
 from brokerd.admin.doctor.findings import Finding, Level, Row, chosen
 from brokerd.admin.doctor.free_space import with_free_space
 from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
+from brokerd.admin.kept_answer import KeptAnswer
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Survey
 from brokerd.admin.views.views import Views
@@ -67,33 +67,24 @@ class OwnDoctor:
         self._survey = survey
         self._clock = clock
         self._elapsed = elapsed
-        self._last: Diagnosis | None = None
-        self._fresh_until = 0.0
-        self._running: asyncio.Task[Diagnosis] | None = None
+        self._kept = KeptAnswer(self._make, clock=clock)
 
     async def diagnosis(self) -> Diagnosis:
         """Return a diagnosis: the last one while it is fresh, else a new one."""
-        if self._last is not None and self._clock.monotonic() < self._fresh_until:
-            return self._last
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._make())
-        return await asyncio.shield(self._running)
+        return await self._kept.get()
 
     def expire(self) -> None:
         """Make a new diagnosis for the next who looks, because somebody has changed something."""
-        self._fresh_until = 0.0
+        self._kept.expire()
 
-    async def _make(self) -> Diagnosis:
-        try:
-            # Other tasks run meanwhile, and their time is counted too: the doctor then comes less
-            # often on a busy daemon, which is what is wanted.
-            began = self._elapsed()
-            found = self._last = await self._examine()
-            fresh = max(FRESH, (self._elapsed() - began) * SHARE)
-            self._fresh_until = self._clock.monotonic() + min(fresh, 20 * FRESH)
-            return found
-        finally:
-            self._running = None
+    async def _make(self) -> tuple[Diagnosis, float]:
+        """Return a diagnosis, and the seconds for which it is fresh."""
+        # Other tasks run meanwhile, and their time is counted too: the doctor then comes less
+        # often on a busy daemon, which is what is wanted.
+        began = self._elapsed()
+        found = await self._examine()
+        fresh = max(FRESH, (self._elapsed() - began) * SHARE)
+        return found, min(fresh, 20 * FRESH)
 
     async def _examine(self) -> Diagnosis:
         survey: Survey = await self._survey()

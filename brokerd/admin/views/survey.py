@@ -6,7 +6,6 @@ Never:  works longer than `SLICE` queues without letting other tasks run, keeps 
 Wakes:  when somebody looks; a survey that is still fresh is used again by all who look.
 """
 
-import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from brokerd.admin.kept_answer import KeptAnswer
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
 from brokerd.clock import SECOND, Clock, Instant
@@ -109,33 +109,21 @@ class Surveys:
         self._readers = readers
         self._clock = clock
         self._elapsed = elapsed
-        self._last: Survey | None = None
-        self._fresh_until = 0.0
-        self._running: asyncio.Task[Survey] | None = None
+        self._kept = KeptAnswer(self._make, clock=clock)
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
 
     async def survey(self) -> Survey:
         """Return a survey: the last one while it is fresh, else a new one."""
-        if self._last is not None and self._clock.monotonic() < self._fresh_until:
-            return self._last
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._make())
-        # One who stops looking must not end the survey of the others.
-        return await asyncio.shield(self._running)
+        return await self._kept.get()
 
     def expire(self) -> None:
         """Make a new survey for the next who looks, because somebody has changed something."""
-        self._fresh_until = 0.0
+        self._kept.expire()
 
-    async def _make(self) -> Survey:
-        try:
-            found = await self._all_queues()
-            self._last = found
-            fresh = max(FRESH, found.seconds * SHARE)
-            self._fresh_until = self._clock.monotonic() + fresh
-            return found
-        finally:
-            self._running = None
+    async def _make(self) -> tuple[Survey, float]:
+        """Return a survey, and the seconds for which it is fresh."""
+        found = await self._all_queues()
+        return found, max(FRESH, found.seconds * SHARE)
 
     async def _all_queues(self) -> Survey:
         worst: list[tuple[tuple[int, int, int, str, str], SurveyedQueue]] = []
