@@ -26,7 +26,6 @@ from brokerd.security.credentials import Credentials, Kind, Principal, Purpose, 
 
 SECRET_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
-PROOF_BYTES: Final = 32
 LIFETIME: Final = 600.0
 """Seconds after which a code that was not used is void."""
 REMEMBERED: Final = 2 * LIFETIME

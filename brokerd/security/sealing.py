@@ -25,8 +25,6 @@ from msgspec import Struct
 from brokerd.ids import ID_SIZE
 
 KEY_SIZE: Final = 32
-TAG_SIZE: Final = 16
-"""Bytes by which sealing makes a body longer."""
 MAC_SIZE: Final = 16
 """Bytes of the code that authenticates an acknowledgement: half of HMAC-SHA-256."""
 NONCE_SIZE: Final = 12

@@ -118,18 +118,3 @@ class Audit(Protocol):
     ) -> None:
         """Record an entry; it is durable soon after, and nobody waits for it."""
         ...
-
-
-class NullAudit:
-    """An audit that discards every entry."""
-
-    def record(
-        self,
-        action: Action,
-        *,
-        actor: str,
-        subject: str,
-        outcome: Outcome = Outcome.SUCCESS,
-        **detail: object,
-    ) -> None:
-        """Discard the entry."""
