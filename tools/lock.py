@@ -30,6 +30,8 @@ _DEV = (
     "ship",
     "--extra",
     "dns",
+    "--extra",
+    "postgresql",
     "--group",
     "dev",
     "--group",
