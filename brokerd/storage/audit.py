@@ -30,7 +30,7 @@ class Kept(Entry, frozen=True, kw_only=True):
 def append(connection: Connection, entries: Iterable[Entry]) -> None:
     """Append entries, in the caller's transaction, and delete the oldest if they are too many."""
     rows = [
-        (None, one.at, one.action.value, one.actor, one.subject, one.outcome.value, _json(one))
+        (one.at, one.action.value, one.actor, one.subject, one.outcome.value, _json(one))
         for one in entries
     ]
     if not rows:
@@ -82,7 +82,11 @@ def _trim(actions: Iterable[Action], *, others: bool = False) -> str:
     return str(statement.compile(dialect=DIALECT, compile_kwargs={"literal_binds": True}))
 
 
-_append = sql(insert(audit))
+_append = sql(
+    insert(audit).values(
+        {column.name: bindparam(column.name) for column in audit.c if not column.primary_key}
+    )
+)
 _span = sql(select(func.max(audit.c.audit_key) - func.min(audit.c.audit_key)))
 _TRIMS: Final = (*map(_trim, APART), _trim(frozenset[Action]().union(*APART), others=True))
 _page: Final[Any] = (

@@ -50,7 +50,13 @@ from brokerd.model import (
 from brokerd.security.bindings import Binding
 from brokerd.storage import events, system_objects
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.references import Use, forget_closed, move_messages, refuse_if_used
+from brokerd.storage.references import (
+    Use,
+    forget_closed,
+    missing,
+    move_messages,
+    refuse_if_used,
+)
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
@@ -318,29 +324,10 @@ def _check_references(connection: Connection, changes: CatalogChanges) -> None:
         *changes.dropped_queues,
         *changes.dropped_services,
     }
-    for table, rowid, parent, foreign in connection.execute("PRAGMA foreign_key_check").fetchall():
-        keys = connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
-        column = next(row[3] for row in keys if row[0] == foreign)
-        kind, owner = _WORDS[table]
-        query = f"SELECT {owner}, {column} FROM {table} WHERE rowid = ?"  # noqa: S608  # all ours
-        name, named = connection.execute(query, (rowid,)).fetchone()
-        what, _ = _WORDS[parent]
+    for kind, name, what, named in missing(connection):
         if named in dropped:
             raise InUse(f"{kind} {name!r} names {what} {named!r}; nothing was changed")
         raise ObjectsRefused(f"{kind} {name!r} names {what} {named!r}, which is not there")
-
-
-_WORDS: Final = {
-    contracts.name: ("contract", "name"),
-    contract_types.name: ("contract", "contract"),
-    message_types.name: ("message type", "name"),
-    queues.name: ("queue", "name"),
-    services.name: ("service", "name"),
-    service_contracts.name: ("service", "service"),
-    priorities.name: ("priority", "name"),
-}
-"""For each table, the kind of object that a row belongs to, as words, and the column that has the
-name of this object."""
 
 
 # Statements, each compiled once.

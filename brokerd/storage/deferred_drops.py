@@ -26,7 +26,7 @@ from brokerd.storage.statements import Script
 from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at
 from brokerd.storage.sweeps import Step
 
-_NOTE: Final = "INSERT OR IGNORE INTO queue_drops (endpoint_key) VALUES (?)"
+_NOTE: Final = "INSERT INTO queue_drops (endpoint_key) VALUES (?) ON CONFLICT DO NOTHING"
 _FORGET: Final = "DELETE FROM queue_drops WHERE endpoint_key = ?"
 _ALL: Final = "SELECT endpoint_key FROM queue_drops ORDER BY endpoint_key"
 DROPPED: Final = "SELECT endpoint_key FROM queue_drops"
@@ -45,7 +45,7 @@ def noted(connection: Connection) -> list[EndpointKey]:
 
 @cache
 def _first_orders(place: int) -> str:
-    return f"SELECT json_group_array(queuing_order) FROM ({first_of(place)})"  # noqa: S608
+    return f"SELECT json_group_array(queuing_order) FROM ({first_of(place)}) AS first_"  # noqa: S608
 
 
 @cache
@@ -66,7 +66,8 @@ def _count(place: int) -> str:
         f" WHERE {among(place)} AND endpoint_key IN ({DROPPED}) GROUP BY endpoint_key"
     )
     return (
-        f"SELECT queue_key, priority, count FROM ({counted}) JOIN {table} ON queuing_order = first"  # noqa: S608
+        f"SELECT queue_key, priority, count FROM ({counted}) AS counted"  # noqa: S608
+        f" JOIN {table} ON queuing_order = first"
     )
 
 

@@ -21,8 +21,9 @@ Owned = tuple[EndpointKey, str]
 """A dialog endpoint and its owner."""
 
 _NOTE: Final = (
-    "INSERT OR IGNORE INTO dialog_owners (endpoint_key, owner) SELECT ?, ?"
+    "INSERT INTO dialog_owners (endpoint_key, owner) SELECT ?, ?"
     " WHERE EXISTS (SELECT 1 FROM conversation_endpoints WHERE endpoint_key = ?)"
+    " ON CONFLICT DO NOTHING"
 )
 _COUNT: Final = (
     select(func.count())

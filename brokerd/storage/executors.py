@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from brokerd.clock import Clock
+from brokerd.ids import IdSource
 from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.connections import BUSY_SECONDS, KEPT_PRAGMAS, WRITE_PRAGMAS, Connection
+from brokerd.storage.opening import NewStore, Opened, open_file
 from brokerd.storage.readers import AsyncReader, InlineReader, Reader
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, soon
 
@@ -24,20 +26,66 @@ class Executor(Protocol):
         """Run a long function once."""
         ...
 
-    def kept(self, path: Path) -> Connection | None:
-        """Return an open connection to this file; None = not open. Only simulations keep one."""
+    async def open(
+        self,
+        path: Path,
+        *,
+        ids: IdSource,
+        clock: Clock,
+        create: NewStore | None,
+        name: str | None,
+        fault: Callable[[str], None],
+    ) -> Opened:
+        """Open the store of this name; the arguments are those of `open_file`."""
         ...
 
     def writer(self, connection: Connection, path: Path) -> Writer:
-        """Return a writer that uses this connection to this file."""
+        """Return a writer that uses this connection to this store."""
         ...
 
     def reader(self, path: Path, clock: Clock) -> Reader:
-        """Return a reader of this file."""
+        """Return a reader of this store."""
         ...
 
 
-class Threaded:
+class _InFiles:
+    """The opening of stores in files."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run a long function once."""
+        raise NotImplementedError  # each executor has its own way
+
+    async def open(
+        self,
+        path: Path,
+        *,
+        ids: IdSource,
+        clock: Clock,
+        create: NewStore | None,
+        name: str | None,
+        fault: Callable[[str], None],
+    ) -> Opened:
+        """Open the file."""
+        return await self.call(
+            lambda: open_file(
+                path,
+                ids=ids,
+                clock=clock,
+                create=create,
+                name=name,
+                fault=fault,
+                kept=self.kept(path),
+            )
+        )
+
+    def kept(self, path: Path) -> Connection | None:
+        """Return an open connection to this file; None = it is checked and opened.
+
+        Only simulations keep one."""
+        return None
+
+
+class Threaded(_InFiles):
     """Executor for production: a writer thread, aiosqlite for reading."""
 
     def __init__(self, *, compiled: bool = True) -> None:
@@ -50,9 +98,6 @@ class Threaded:
     async def call(self, function: Callable[[], T]) -> T:
         """Run the function on a thread."""
         return await asyncio.to_thread(function)
-
-    def kept(self, path: Path) -> None:
-        """Return None: each file is checked before it is opened."""
 
     def writer(self, connection: Connection, path: Path) -> Writer:
         """Return a writer with a thread of its own."""
@@ -68,7 +113,7 @@ class Threaded:
         return AsyncReader(path, clock, compiled=self._compiled)
 
 
-class Inline:
+class Inline(_InFiles):
     """Executor for tests and simulation: no threads; `schedule` completes flushes (HK-3)."""
 
     def __init__(self, schedule: Schedule = soon) -> None:
@@ -77,10 +122,6 @@ class Inline:
     async def call(self, function: Callable[[], T]) -> T:
         """Call the function on the loop."""
         return function()
-
-    def kept(self, path: Path) -> Connection | None:
-        """Return None, as in production."""
-        return None
 
     def writer(self, connection: Connection, path: Path) -> Writer:
         """Return a writer on the loop."""

@@ -56,7 +56,7 @@ class Announced(NamedTuple):
 _OPEN: Final = "state IN ('SO', 'CO')"
 _PAGE_END: Final = (
     "SELECT max(endpoint_key) FROM (SELECT endpoint_key FROM conversation_endpoints"
-    " WHERE endpoint_key > ? ORDER BY endpoint_key LIMIT ?)"
+    " WHERE endpoint_key > ? ORDER BY endpoint_key LIMIT ?) AS page"
 )
 _EXAMINE: Final = (
     "INSERT INTO idle_dialogs (endpoint_key, sent, received, since)"  # noqa: S608  # all ours
@@ -67,7 +67,7 @@ _EXAMINE: Final = (
     f" AND contract NOT GLOB '{SYSTEM_PREFIX}*'"
     " ON CONFLICT (endpoint_key) DO UPDATE SET sent = excluded.sent, received = excluded.received,"
     " since = excluded.since, announced_at = NULL"
-    " WHERE sent <> excluded.sent OR received <> excluded.received"
+    " WHERE idle_dialogs.sent <> excluded.sent OR idle_dialogs.received <> excluded.received"
 )
 _NOT_OPEN: Final = (
     "DELETE FROM idle_dialogs WHERE endpoint_key > ? AND endpoint_key <= ? AND endpoint_key NOT IN"  # noqa: S608
@@ -105,9 +105,8 @@ async def examine(
                 return Examined(None, 0)
             connection.execute(_NOT_OPEN, (after, through, after, through))
             connection.execute(_EXAMINE, (now, after, through, before))
-            connection.execute(_ANNOUNCE, (now, after, through, idle))
-            (announced,) = connection.execute("SELECT changes()").fetchone()
-            return Examined(EndpointKey(through), announced)
+            announced = connection.execute(_ANNOUNCE, (now, after, through, idle))
+            return Examined(EndpointKey(through), announced.rowcount)
 
     return await store.run(job, writes=False)
 

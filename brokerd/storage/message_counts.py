@@ -59,7 +59,7 @@ _OF_KEYS: Final = " UNION ALL ".join(
 FEW_OF: Final = select(
     text(
         "json_group_array(json_array(endpoint_key, queuing_order, message_type))"  # noqa: S608
-        f" FROM (SELECT * FROM ({_OF_KEYS}) LIMIT :limit)"
+        f" FROM (SELECT * FROM ({_OF_KEYS}) AS counted LIMIT :limit) AS few"
     )
 )
 """Statement for endpoint, queuing order and type of messages found by index; values `keys` (JSON),

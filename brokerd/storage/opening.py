@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy import bindparam, insert, select, text
@@ -92,10 +92,22 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     """Fingerprint of the master key that encrypts keys of dialogs here; None = unknown (SEC-71)."""
 
 
-class Opened(NamedTuple):
-    """An open file, and the data read from it."""
+class Lock(Protocol):
+    """The right to be the only process that has a store open (REL-16)."""
 
-    lock: OwnerLock
+    def describe(self, broker_id: str, epoch: int, *, master_key: str = "") -> None:
+        """Record broker and epoch of the store, for waiting processes (RTE-55)."""
+        ...
+
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
+        ...
+
+
+class Opened(NamedTuple):
+    """An open store, and the data read from it."""
+
+    lock: Lock
     connection: Connection
     identity: StoreIdentity
     recovered: Recovered
@@ -203,38 +215,48 @@ def _open_locked(
     accepted_at = _loss_accepted_at(path)
     connection = kept or _check_and_connect(path, name)
     try:
-        fault("start.recover")
-        with transaction(connection):
-            connection.execute(_count_open)
-            deferred_removals.apply_all(connection)
-            page_all(connection)
-            held_groups.forget_gone(connection)
-            some_bodies, next_body_key = bodies.recover(connection)
-            tokens = Tokens()  # one transaction reads everything: one lock instead of thirty
-            tokens.load(connection)
-            identity, numbers = _facts(connection, path)
-            found, objects = read_recovered(connection), catalog.load(connection)
-            brokers, owners = known_brokers.load(connection), credentials.load(connection)
-        # A partner needs the same key only if dialogs are secured here (SEC-73).
-        key = (identity.master_key or b"").hex() if objects.remote_service_bindings else ""
-        lock.describe(show(identity.broker_id), identity.epoch, master_key=key)
-        return Opened(
-            lock,
-            connection,
-            identity,
-            found,
-            objects,
-            numbers,
-            tokens,
-            some_bodies,
-            next_body_key,
-            brokers,
-            owners,
-            loss_accepted_at=accepted_at,
-        )
+        found = count_and_load(connection, path, lock, fault=fault)
     except BaseException:
         roll_back_and_close(connection)
         raise
+    return found._replace(loss_accepted_at=accepted_at)
+
+
+def count_and_load(
+    connection: Connection, path: Path, lock: Lock, *, fault: Callable[[str], None]
+) -> Opened:
+    """Count the open of a store that was checked, page all messages, and read what a start needs.
+
+    `path`: the name of the store, for messages.
+    """
+    fault("start.recover")
+    with transaction(connection):
+        connection.execute(_count_open)
+        deferred_removals.apply_all(connection)
+        page_all(connection)
+        held_groups.forget_gone(connection)
+        some_bodies, next_body_key = bodies.recover(connection)
+        tokens = Tokens()  # one transaction reads everything: one lock instead of thirty
+        tokens.load(connection)
+        identity, numbers = _facts(connection, path)
+        found, objects = read_recovered(connection), catalog.load(connection)
+        brokers, owners = known_brokers.load(connection), credentials.load(connection)
+    # A partner needs the same key only if dialogs are secured here (SEC-73).
+    key = (identity.master_key or b"").hex() if objects.remote_service_bindings else ""
+    lock.describe(show(identity.broker_id), identity.epoch, master_key=key)
+    return Opened(
+        lock,
+        connection,
+        identity,
+        found,
+        objects,
+        numbers,
+        tokens,
+        some_bodies,
+        next_body_key,
+        brokers,
+        owners,
+    )
 
 
 def _loss_accepted_at(path: Path) -> Instant | None:
@@ -283,12 +305,19 @@ def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Insta
         with transaction(connection):
             for statement in table_definitions():
                 connection.execute(statement)
-            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISIONS[-1],))
-            _write_facts(connection, new, incarnation, now)
-            catalog.write(connection, BUILT_IN)
-            catalog.make(connection, new.objects)
+            write_first_rows(connection, new, incarnation, now)
     finally:
         connection.close()
+
+
+def write_first_rows(
+    connection: Connection, new: NewStore, incarnation: Incarnation, now: Instant
+) -> None:
+    """Write the rows that a new store begins with, in the caller's transaction."""
+    connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISIONS[-1],))
+    _write_facts(connection, new, incarnation, now)
+    catalog.write(connection, BUILT_IN)
+    catalog.make(connection, new.objects)
 
 
 def _write_facts(

@@ -93,7 +93,7 @@ def bounded(
         .order_by(*(summed.c[column.name] for column in order))
     )
     if list(order) != [key]:
-        return PageOf(page.add_columns(literal_column("0")), _packed(page), _unpack)
+        return PageOf(page.add_columns(literal_column("0").label("size")), _packed(page), _unpack)
     # In the order of the table itself nothing has to be sorted: the reader can stop when the page
     # is full.
     rows = (
@@ -174,11 +174,7 @@ async def fetch(
     `aside`: read on a connection for which no receive waits.
     """
     over = ended()
-    if aside:
-        (packed,) = await reader.rows(statement.packed, values)
-        read = statement.unpack(packed)
-    else:
-        read = await reader.page(statement, values)
+    read = await reader.page(statement, values, aside=aside)
     outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
     # `end` is taken before rows are left out: the next page begins after the last row that was

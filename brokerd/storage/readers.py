@@ -62,10 +62,13 @@ class Reader(Protocol):
         """Return all rows of a constant statement for which clients wait, in few thread hops."""
         ...
 
-    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
+    async def page(
+        self, page: PageOf, values: Mapping[str, object], *, aside: bool = False
+    ) -> list[Values]:
         """Return the rows of a page without their size column.
 
-        The page ends with the row at which the sizes total `max_bytes`.
+        The page ends with the row at which the sizes total `max_bytes`. `aside`: read on a
+        connection for which no receive waits.
         """
         ...
 
@@ -126,19 +129,24 @@ class AsyncReader:
                 self._aside = _connect_reader(self._file)
             return job(self._aside)
         except sqlite3.Error as error:
-            raise _refusal(DBAPIError(None, None, error)) from error
+            raise refusal(DBAPIError(None, None, error)) from error
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """Return all rows, in one hop."""
-        return await self._in_one_hop(*_text_of(statement).bind(values))
+        return await self._in_one_hop(*text_of(statement).bind(values))
 
-    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
-        """Return the rows of a page, in one hop."""
+    async def page(
+        self, page: PageOf, values: Mapping[str, object], *, aside: bool = False
+    ) -> list[Values]:
+        """Return the rows of a page, in one hop, unless they are read aside."""
+        if aside:
+            (row,) = await self.rows(page.packed, values)
+            return page.unpack(row)
         if self._compiled_reader() is None:
             (row,) = await self.hot(page.packed, values)
             return page.unpack(row)
         most = max(0, cast("int", values["max_bytes"]))
-        return await self._in_one_hop(*_text_of(page.rows).bind(values), most)
+        return await self._in_one_hop(*text_of(page.rows).bind(values), most)
 
     def _compiled_reader(self) -> CompiledReader | None:
         if self._may_be_compiled:
@@ -158,7 +166,7 @@ class AsyncReader:
             self._until = self._clock.monotonic() + READ_LIMIT
             return cast("list[Values]", await connection.execute_fetchall(text, arguments))
         except sqlite3.Error as error:
-            raise _refusal(DBAPIError(text, None, error)) from error
+            raise refusal(DBAPIError(text, None, error)) from error
 
     async def _open_hot(self) -> aiosqlite.Connection:
         connection = await aiosqlite.connect(self._file, uri=True, isolation_level=None)
@@ -191,7 +199,7 @@ class AsyncReader:
             with self._engine.connect() as connection:
                 return _fetch(connection, statement, values, self._clock)
         except DBAPIError as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
 
 
 class InlineReader:
@@ -208,18 +216,20 @@ class InlineReader:
     ) -> Sequence[Values]:
         """Return all rows, read before this returns."""
         connection = self._connection or self._open()
-        text, arguments = _text_of(statement).bind(values or {})
+        text, arguments = text_of(statement).bind(values or {})
         self._until = self._clock.monotonic() + READ_LIMIT
         try:
             return connection.execute(text, arguments).fetchall()
         except sqlite3.Error as error:
-            raise _refusal(DBAPIError(text, None, error)) from error
+            raise refusal(DBAPIError(text, None, error)) from error
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """Return all rows, as `rows` does."""
         return await self.rows(statement, values)
 
-    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
+    async def page(
+        self, page: PageOf, values: Mapping[str, object], *, aside: bool = False
+    ) -> list[Values]:
         """Return the rows of a page, read before this returns."""
         (row,) = await self.rows(page.packed, values)
         return page.unpack(row)
@@ -229,7 +239,7 @@ class InlineReader:
         try:
             return job(self._connection or self._open())
         except sqlite3.Error as error:
-            raise _refusal(DBAPIError(None, None, error)) from error
+            raise refusal(DBAPIError(None, None, error)) from error
 
     async def close(self) -> None:
         """Close the connection."""
@@ -241,7 +251,7 @@ class InlineReader:
         try:
             made = _connect_reader(self._file)
         except sqlite3.Error as error:
-            raise _refusal(DBAPIError(None, None, error)) from error
+            raise refusal(DBAPIError(None, None, error)) from error
         made.set_progress_handler(lambda: self._clock.monotonic() > self._until, _OPERATIONS)
         self._connection = made
         return made
@@ -288,7 +298,7 @@ class _Text:
 _texts: WeakKeyDictionary[Executable, _Text] = WeakKeyDictionary()
 
 
-def _text_of(statement: Executable) -> _Text:
+def text_of(statement: Executable) -> _Text:
     """Return the statement's text, compiled once; most statements are constants of a module."""
     found = _texts.get(statement)
     if found is None:
@@ -333,7 +343,7 @@ def _fetch(
     return [tuple(row) for row in connection.execute(statement, values or {})]
 
 
-def _refusal(error: DBAPIError) -> BrokerError:
+def refusal(error: DBAPIError) -> BrokerError:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     if name == "SQLITE_INTERRUPT":
         return Busy(f"a read of the store took over {READ_LIMIT:.0f} s")

@@ -135,7 +135,7 @@ _LOOKED_AT = 10_000
 _first_kept = {
     place: "SELECT enqueued_at FROM (SELECT enqueued_at, endpoint_key, queuing_order"  # noqa: S608
     f" FROM {table_at(place)} WHERE {found_at(place)} AND queue_key = ? AND priority = ?"
-    f" AND queuing_order >= ? ORDER BY queuing_order LIMIT {_LOOKED_AT})"
+    f" AND queuing_order >= ? ORDER BY queuing_order LIMIT {_LOOKED_AT}) AS first_"
     f" WHERE endpoint_key NOT IN ({deferred_drops.DROPPED}) ORDER BY queuing_order LIMIT 1"
     for place in PLACES
 }

@@ -4,7 +4,7 @@ Reads:  conversation_endpoints.      Calls: the reader or connection it is given
 Never:  ends a dialog; it counts dialogs, and deletes endpoints kept only to recognise duplicates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +15,20 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.connections import Connection
 from brokerd.storage.readers import Reader
 from brokerd.storage.statements import DIALECT, sql
+from brokerd.storage.tables import (
+    contract_types,
+    contracts,
+    event_notifications,
+    message_types,
+    messages_at,
+    metadata,
+    priorities,
+    queues,
+    service_contracts,
+    services,
+)
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
-from brokerd.storage.tables import messages_at, queues
 from brokerd.units import counted
 
 _CLOSED: Final = State.CLOSED.value
@@ -114,3 +125,49 @@ _MOVES: Final = [
     )
     for messages in messages_at.values()
 ]
+
+
+def missing(connection: Connection) -> Iterator[tuple[str, str, str, str]]:
+    """Yield objects that name a missing one: kind and name of the object, then of the missing one.
+
+    Call this in the transaction that changes objects.
+    """
+    for statement, kind, what in _MISSING:
+        found = connection.execute(statement).fetchone()
+        if found is not None:
+            name, named = found
+            yield kind, name, what, named
+
+
+_WORDS: Final = {
+    contracts.name: ("contract", "name"),
+    contract_types.name: ("contract", "contract"),
+    message_types.name: ("message type", "name"),
+    queues.name: ("queue", "name"),
+    services.name: ("service", "name"),
+    service_contracts.name: ("service", "service"),
+    priorities.name: ("priority", "name"),
+    event_notifications.name: ("event notification", "name"),
+}
+"""For each table, the kind of object that a row belongs to, as words, and the column that has the
+name of this object."""
+
+
+def _naming_missing_ones() -> Iterator[tuple[str, str, str]]:
+    """Yield statements that find a row which names a missing object: its name, and the missing one.
+
+    With each statement: the kinds of both objects, as words.
+    """
+    for table, (kind, name) in _WORDS.items():
+        for column in metadata.tables[table].columns:
+            for key in column.foreign_keys:
+                parent, there = key.column.table.name, key.column.name
+                yield (
+                    f"SELECT {name}, {column.name} FROM {table} WHERE {column.name} IS NOT NULL"  # noqa: S608  # all ours
+                    f" AND {column.name} NOT IN (SELECT {there} FROM {parent}) LIMIT 1",
+                    kind,
+                    _WORDS[parent][0],
+                )
+
+
+_MISSING: Final = list(_naming_missing_ones())

@@ -75,8 +75,8 @@ _SIZE: Final = sql(bodies.size_of(retained, Owner.RETAINED))
 _NEWEST: Final = (
     "SELECT queuing_order FROM (SELECT queuing_order, row_number() OVER newest AS rows_,"  # noqa: S608
     f" sum({_SIZE}) OVER newest AS bytes_ FROM retained_messages"
-    " WHERE endpoint_key = ? WINDOW newest AS (ORDER BY queuing_order DESC))"
-    " WHERE (? AND rows_ > ?) OR (? AND bytes_ > ?)"
+    " WHERE endpoint_key = ? WINDOW newest AS (ORDER BY queuing_order DESC)) AS numbered"
+    " WHERE (? > 0 AND rows_ > ?) OR (? > 0 AND bytes_ > ?)"
 )
 _leave_oldest = bodies.leaving(Owner.RETAINED, _NEWEST)
 _drop_oldest = f"DELETE FROM retained_messages WHERE queuing_order IN ({_NEWEST})"  # noqa: S608

@@ -9,7 +9,7 @@ Never:  returns pages that the next messages would fill again: callers count onl
 from typing import Final
 
 from brokerd.storage.connections import BUSY_SECONDS, Connection
-from brokerd.storage.writers import fold_and_cut
+from brokerd.storage.writers import fold_and_cut, has_log
 
 STEP: Final = 256
 """Number of pages freed at a time: a few milliseconds in which no flush is written."""
@@ -32,6 +32,8 @@ def prepare_full(connection: Connection) -> None:
 
 def free_pages(connection: Connection) -> int:
     """Return the number of free pages of the file."""
+    if not has_log(connection):
+        return 0
     return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
@@ -45,6 +47,8 @@ def give_back(connection: Connection, pages: int) -> int:
 
 def fold(connection: Connection) -> None:
     """Fold the log into the file, which then shrinks, and cut the log, unless a read is running."""
+    if not has_log(connection):
+        return
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         fold_and_cut(connection)

@@ -13,7 +13,7 @@ outside the interpreter needs only two sizes (`Script.steps`).
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ClauseElement, Column, Table, bindparam, delete, update
 from sqlalchemy.dialects import sqlite
@@ -44,12 +44,14 @@ def _size(left: int) -> int:
     return left - left % unit
 
 
-class _Texts(dict[int, str]):
+class Texts(dict[int, str]):
     """The texts of one statement by size, each made when it is first needed."""
 
-    def __init__(self, make: Callable[[int], str]) -> None:
+    def __init__(self, make: Callable[[int], str], columns: Sequence[Column[Any]]) -> None:
         super().__init__()
         self._make = make
+        self.columns = columns
+        """The column of each value of a row."""
 
     def __missing__(self, size: int) -> str:
         text = self[size] = self._make(size)
@@ -63,7 +65,7 @@ class Part(NamedTuple):
     """The text for one row, or one key."""
     rows: tuple[Row, ...]
     """Tuples of values, which must not change while they are written."""
-    texts: _Texts | None
+    texts: Texts | None
     """The texts for several rows at a time, by number of rows; None = one row at a time."""
 
 
@@ -98,6 +100,9 @@ class Script:
 
     def run(self, connection: sqlite3.Connection) -> bool:
         """Run the script inside the caller's transaction; return False if it ended at its fence."""
+        run_script = getattr(connection, "run_script", None)
+        if run_script is not None:  # an engine that takes many rows in another way
+            return bool(run_script(self))
         for at_part, (text, rows, texts) in enumerate(self.parts):
             if texts is None:
                 changed = connection.executemany(text, rows).rowcount
@@ -139,7 +144,9 @@ class Inserts:
         plain = insert(table)
         head, _, group = sql(plain).partition(" VALUES ")
         tail = sql(_or_update(plain, table)).partition(group)[2] if replace else ""
-        self._texts = _Texts(lambda size: f"{head} VALUES {', '.join([group] * size)}{tail}")
+        self._texts = Texts(
+            lambda size: f"{head} VALUES {', '.join([group] * size)}{tail}", list(table.columns)
+        )
 
     def add(self, script: Script, rows: Sequence[Row]) -> None:
         """Insert all rows."""
@@ -158,7 +165,7 @@ class Deletes:
 
     def __init__(self, column: Column[int] | Column[bytes], *, also: str = "") -> None:
         head = sql(delete(column.table)) + f" WHERE {column.name} IN "
-        self._texts = _Texts(lambda size: f"{head}({', '.join('?' * size)}){also}")
+        self._texts = Texts(lambda size: f"{head}({', '.join('?' * size)}){also}", [column])
 
     def add(self, script: Script, keys: Sequence[Value]) -> None:
         """Delete the rows of all keys."""

@@ -55,7 +55,6 @@ from brokerd.storage.opening import (
     Opened,
     StoreIdentity,
     change_facts,
-    open_file,
     read_epoch,
 )
 from brokerd.storage.options import Metrics, StoreOptions
@@ -199,16 +198,8 @@ class Store:
         """
         chosen = options or StoreOptions()
         opening = asyncio.ensure_future(
-            executor.call(
-                lambda: open_file(
-                    path,
-                    ids=ids,
-                    clock=clock,
-                    create=create,
-                    name=name,
-                    fault=fault or no_fault,
-                    kept=executor.kept(path),
-                )
+            executor.open(
+                path, ids=ids, clock=clock, create=create, name=name, fault=fault or no_fault
             )
         )
         try:

@@ -37,7 +37,7 @@ def found_at(place: int) -> str:
     """Return the condition of the messages at a place that are found by index.
 
     The text must equal, word for word, the condition in the index."""
-    return "1" if place in SHELVES else PAGED
+    return "TRUE" if place in SHELVES else PAGED
 
 
 def among(place: int, after: str = "-1", before: str | None = None) -> str:
@@ -72,7 +72,7 @@ _FIRST: Final = (
     "SELECT queuing_order FROM (SELECT queuing_order"  # noqa: S608
     f" FROM queue_messages INDEXED BY queue_messages_ahead WHERE {AHEAD} AND {_OF}"
     " AND (sequence, queuing_order) > (:after_sequence, :after_order)"
-    " ORDER BY sequence, queuing_order LIMIT :limit) UNION ALL "
+    " ORDER BY sequence, queuing_order LIMIT :limit) AS ahead UNION ALL "
 )
 
 
@@ -90,8 +90,8 @@ def first_of(place: int) -> str:
         f" (SELECT ({find} >= :least >> {_BITS} {_LOWEST}), :limit"
         f" UNION ALL SELECT ({find} > stretch {_LOWEST}), wanted - (SELECT count(*) FROM"
         f" (SELECT 1 FROM {table} INDEXED BY {table}_of WHERE {found}"
-        f" AND {STRETCH} = stretch AND {_LATER} LIMIT :limit))"
+        f" AND {STRETCH} = stretch AND {_LATER} LIMIT :limit) AS some_)"
         " FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
         " SELECT stretch FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
-        f" ORDER BY {STRETCH}, endpoint_key, sequence, queuing_order LIMIT :limit)"
+        f" ORDER BY {STRETCH}, endpoint_key, sequence, queuing_order LIMIT :limit) AS later"
     )

@@ -6,7 +6,8 @@ Never:  changes an object that exists.
 
 from typing import Final
 
-from sqlalchemy import bindparam, insert
+from sqlalchemy import bindparam
+from sqlalchemy.dialects.sqlite import insert
 
 from brokerd.storage.connections import Connection
 from brokerd.storage.statements import sql
@@ -27,4 +28,4 @@ def put(connection: Connection, *, service: str, queue: str) -> None:
         (services, {"name": service, "queue": queue}),
     ):
         made = insert(table).values({name: bindparam(name) for name in values})
-        connection.execute(sql(made.prefix_with("OR IGNORE")), tuple(values.values()))
+        connection.execute(sql(made.on_conflict_do_nothing()), tuple(values.values()))

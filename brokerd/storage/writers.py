@@ -241,8 +241,15 @@ def head_of(connection: Connection) -> LogHead | None:
     return getattr(connection, "head", None)
 
 
+def has_log(connection: Connection) -> bool:
+    """Return whether the store is a file with a log; a database server keeps its own."""
+    return isinstance(connection, sqlite3.Connection)
+
+
 def fold(connection: Connection) -> int:
     """Fold the log into the file as far as readers allow; return the number of pages left."""
+    if not has_log(connection):
+        return 0
     refuse_moved_log(connection)
     _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if (head := head_of(connection)) is not None:
@@ -256,6 +263,8 @@ def fold_and_cut(connection: Connection) -> None:
     In between, the record is made durable: it must say that the log is not needed before the log
     is gone.
     """
+    if not has_log(connection):
+        return
     refuse_moved_log(connection)
     busy, pages, folded = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
     if busy or pages != folded:

@@ -365,8 +365,8 @@ async def test_a_page_that_is_under_way_meanwhile_has_none_of_them(
     if not ends_meanwhile:
         await end(store, ending)
 
-    async def slowly(statement, values):
-        found = await page(statement, values)
+    async def slowly(statement, values, **given):
+        found = await page(statement, values, **given)
         await (end(store, ending) if ends_meanwhile else steps.let(store, 20))
         return found
 

@@ -378,9 +378,9 @@ async def test_what_has_no_shelf_is_not_passed_over_for_what_gets_one_later(
     assert (one.enqueued[0].paged, other.enqueued[0].paged) == (NO_SHELF, 2)
     really, written = store._reader.page, asyncio.Event()
 
-    async def late(*args):
+    async def late(*args, **given):
         await written.wait()
-        return await really(*args)
+        return await really(*args, **given)
 
     monkeypatch.setattr(store._reader, "page", late)
     reading = asyncio.ensure_future(store.messages.page(1, 5, 0, 9, 99))
@@ -441,10 +441,10 @@ async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
     endpoint = await begun(store, rows)
     really, go, asked = store._reader.rows, asyncio.Event(), asyncio.Event()
 
-    async def late(*args):
+    async def late(*args, **given):
         asked.set()
         await go.wait()
-        return await really(*args)
+        return await really(*args, **given)
 
     monkeypatch.setattr(store._reader, "rows", late)
     reading = asyncio.ensure_future(store.messages.browse(1, 10, 10_000))
