@@ -1,0 +1,143 @@
+"""Executors: stores in schemas of one PostgreSQL database (design D11, HK-3).
+
+Reads: nothing.      Calls: the opening, the writer and the readers of this package.
+Never: runs a statement by itself.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy.util import greenlet_spawn
+
+from brokerd.clock import Clock
+from brokerd.ids import IdSource
+from brokerd.storage.connections import Connection
+from brokerd.storage.opening import NewStore, Opened
+from brokerd.storage.postgresql.connection import (
+    ServerConnection,
+    Wait,
+    connect,
+    in_greenlet,
+    in_thread,
+)
+from brokerd.storage.postgresql.opening import ServerOptions, open_schema
+from brokerd.storage.postgresql.reader import Run, ServerReader
+from brokerd.storage.postgresql.writer import ServerWriter
+from brokerd.storage.readers import READ_LIMIT, Reader
+from brokerd.storage.writers import InlineWriter, Schedule, Writer, soon
+
+T = TypeVar("T")
+
+
+async def _at_once(function: Callable[..., T], /, *given: Any) -> T:  # noqa: ANN401
+    return function(*given)
+
+
+class _OnServer:
+    """The parts that both executors share: the store named `x.db` is in the schema `x`."""
+
+    _wait: Wait
+    _run: Run
+
+    def __init__(self, url: str, options: ServerOptions | None = None) -> None:
+        """Create the executor.
+
+        `url`: the database, as `postgresql://user@host/database`.
+        """
+        self._url = url
+        self._options = options or ServerOptions()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run a long function once."""
+        return await self._run(function)
+
+    async def open(
+        self,
+        path: Path,
+        *,
+        ids: IdSource,
+        clock: Clock,
+        create: NewStore | None,
+        name: str | None,
+        fault: Callable[[str], None],
+    ) -> Opened:
+        """Open the store of this name."""
+        return await self._run(
+            functools.partial(
+                open_schema,
+                functools.partial(self._connect_writer, path),
+                path,
+                schema=self._schema(path),
+                options=self._options,
+                ids=ids,
+                clock=clock,
+                create=create,
+                name=name,
+                fault=fault,
+            )
+        )
+
+    def reader(self, path: Path, clock: Clock) -> Reader:
+        """Return a reader of the store of this name."""
+        del clock  # the server limits the time of a read
+        return ServerReader(functools.partial(self._connect_reader, path), self._run)
+
+    def _schema(self, path: Path) -> str:
+        return self._options.schema_prefix + path.stem
+
+    def _connect_writer(self, path: Path) -> ServerConnection:
+        settings = {
+            "application_name": "brokerd",
+            "synchronous_commit": self._options.synchronous_commit,
+        }
+        return ServerConnection(self._wait(self._connect(path, settings)), self._wait)
+
+    async def _connect_reader(self, path: Path) -> ServerConnection:
+        settings = {
+            "application_name": "brokerd (reads)",
+            "default_transaction_read_only": "on",
+            "statement_timeout": str(int(READ_LIMIT * 1000)),
+        }
+
+        def connected() -> ServerConnection:
+            return ServerConnection(self._wait(self._connect(path, settings)), self._wait)
+
+        return await self._run(connected)
+
+    def _connect(self, path: Path, settings: dict[str, str]) -> Awaitable[Any]:
+        return connect(
+            self._url, self._schema(path), settings=settings, patience=self._options.connect_timeout
+        )
+
+
+class OnServer(_OnServer):
+    """Executor for production: everything on the loop, in greenlets that wait for the server."""
+
+    _wait = staticmethod(in_greenlet)
+    _run = staticmethod(greenlet_spawn)
+
+    def writer(self, connection: Connection, path: Path) -> Writer:
+        """Return a writer that uses this connection."""
+        del path
+        return ServerWriter(connection)
+
+
+class InlineOnServer(_OnServer):
+    """Executor for tests in virtual time: the loop stands still while the server works."""
+
+    _wait = staticmethod(in_thread)
+    _run = staticmethod(_at_once)
+
+    def __init__(
+        self, url: str, options: ServerOptions | None = None, schedule: Schedule = soon
+    ) -> None:
+        """Create the executor; `schedule` decides when a job completes."""
+        super().__init__(url, options)
+        self._schedule = schedule
+
+    def writer(self, connection: Connection, path: Path) -> Writer:
+        """Return a writer on the loop."""
+        del path
+        return InlineWriter(connection, self._schedule)

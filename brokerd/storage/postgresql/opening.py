@@ -1,0 +1,161 @@
+"""Opening: a store in PostgreSQL is made, whole or not at all, or it is owned, checked, opened.
+
+Reads:  the settings of the server, and everything that a start needs, in one transaction.
+Calls:  `ownership`, `schema`, and the half of an opening that all engines share.
+Never:  writes to a store of another daemon, or promises what the server does not (REL-53).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import Clock
+from brokerd.errors import StoreDamaged, StoreFault
+from brokerd.ids import IdSource, Incarnation
+from brokerd.storage.connections import transaction
+from brokerd.storage.opening import NewStore, Opened, count_and_load, write_first_rows
+from brokerd.storage.postgresql import ownership
+from brokerd.storage.postgresql.connection import ServerConnection, as_connection
+from brokerd.storage.postgresql.errors import ServerError
+from brokerd.storage.postgresql.schema import check_objects, definitions
+
+OLDEST: Final = 150000
+"""The oldest version of the server, as `server_version_num`."""
+_DURABLE: Final = ("on", "remote_apply")
+
+
+class ServerOptions(msgspec.Struct, frozen=True):
+    """Options of stores in PostgreSQL: the promises that a server must keep."""
+
+    synchronous_commit: str = "on"
+    """`on`: a commit waits for the disk of the server, and of its synchronous standbys.
+    `remote_apply`: it also waits until these standbys show it."""
+    require_standby: bool = False
+    """Whether a server without a synchronous standby is refused."""
+    require_durable: bool = True
+    """Whether a server that does not write to its disk (`fsync = off`) is refused. Tests alone turn
+    this off."""
+    schema_prefix: str = ""
+    """The beginning of the names of the schemas, where several instances share a database."""
+    lock_wait: float = 1.0
+    """Seconds to wait for the session of an owner that is about to end."""
+    connect_timeout: float = 5.0
+    """Seconds until an attempt to connect is given up."""
+
+
+def open_schema(
+    connect: Callable[[], ServerConnection],
+    path: Path,
+    *,
+    schema: str,
+    options: ServerOptions,
+    ids: IdSource,
+    clock: Clock,
+    create: NewStore | None,
+    name: str | None,
+    fault: Callable[[str], None],
+) -> Opened:
+    """Own, check and open the store in a schema, and count the open; make it if it is missing.
+
+    `path`: the name of the store, for messages. `name`: the broker whose store it must be.
+
+    Raises:
+        StoreLocked: another daemon has the store.
+        StoreDamaged: the store, or the server, is not what it should be.
+        StoreFault: the server cannot be reached, or failed meanwhile.
+    """
+    try:
+        connection = connect()
+    except ServerError as error:
+        raise StoreFault(
+            f"the PostgreSQL server of store {schema} cannot be used: {error}",
+            hint="check store.url, and that the server runs and lets this user in",
+        ) from error
+    try:
+        return _open(
+            connection,
+            path,
+            schema=schema,
+            options=options,
+            ids=ids,
+            clock=clock,
+            create=create,
+            name=name,
+            fault=fault,
+        )
+    except ServerError as error:
+        raise StoreFault(f"the store {schema} cannot be opened: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _open(
+    server: ServerConnection,
+    path: Path,
+    *,
+    schema: str,
+    options: ServerOptions,
+    ids: IdSource,
+    clock: Clock,
+    create: NewStore | None,
+    name: str | None,
+    fault: Callable[[str], None],
+) -> Opened:
+    connection = as_connection(server)
+    _check_server(server, options)
+    ownership.own(connection, schema, options.lock_wait)
+    made = False
+    if connection.execute("SELECT to_regclass('alembic_version') IS NULL").fetchone()[0]:
+        if create is None:
+            raise StoreDamaged(f"there is no store {schema} in this database")
+        with transaction(connection):
+            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+            for statement in definitions():
+                connection.execute(statement)
+            incarnation = Incarnation(ids.fresh())
+            write_first_rows(connection, create, incarnation, clock.utc())
+        made = True
+    check_objects(connection, path)
+    if name is not None:
+        (found,) = connection.execute("SELECT broker_name FROM store").fetchone()
+        if found != name:
+            raise StoreDamaged(f"{schema} is the store of broker {found}, not of {name}")
+    opened = count_and_load(connection, path, ownership.ServerLock(), fault=fault)
+    return opened._replace(is_new=made)
+
+
+def _check_server(server: ServerConnection, options: ServerOptions) -> None:
+    """Refuse a server that cannot keep the promises of a store (REL-53)."""
+    execute = server.execute
+
+    def setting(name: str) -> str:
+        row = execute("SELECT current_setting(?)", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    version = int(setting("server_version_num"))
+    if version < OLDEST:
+        raise StoreDamaged(
+            f"the server has PostgreSQL {setting('server_version')}; stores need 15 or newer",
+            hint="use a newer server",
+        )
+    row = execute("SELECT pg_is_in_recovery()").fetchone()
+    if row is not None and row[0]:
+        raise StoreFault(
+            "the server is a standby, which cannot be written to",
+            hint="name the primary in store.url, or all servers with target_session_attrs=primary",
+        )
+    if options.require_durable and (setting("fsync"), setting("full_page_writes")) != ("on", "on"):
+        raise StoreDamaged(
+            "the server does not write what it confirms: fsync or full_page_writes is off",
+            hint="set both to on in postgresql.conf, and restart the server",
+        )
+    if setting("synchronous_commit") not in _DURABLE:
+        raise StoreDamaged("the server did not accept the session's synchronous_commit")
+    if options.require_standby and not setting("synchronous_standby_names"):
+        raise StoreDamaged(
+            "the server has no synchronous standby, and store.require_standby wants one",
+            hint="set synchronous_standby_names in postgresql.conf, and reload the server",
+        )

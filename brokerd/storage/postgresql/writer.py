@@ -1,0 +1,70 @@
+"""Writer: runs the jobs of a store on its connection to PostgreSQL, one by one, on the loop.
+
+Reads:  nothing.      Calls: the jobs it is given, in greenlets.
+Never:  runs two at once, or out of order.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, TypeVar
+
+from sqlalchemy.util import greenlet_spawn
+
+from brokerd.storage.connections import Connection
+from brokerd.storage.writers import Job, Reported, Scripted, outcome_of
+
+T = TypeVar("T")
+
+
+class ServerWriter:
+    """A writer whose jobs wait for the server while the loop does other work."""
+
+    contends = False
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._jobs: deque[tuple[Job[Any], Reported[Any]]] = deque()
+        self._running: asyncio.Future[Any] | None = None
+        self._abandoned = False
+
+    def write(self, job: Scripted[T], reported: Reported[T]) -> None:
+        """Run the job by calling it."""
+        self.submit(job, reported)
+
+    def submit(self, job: Job[T], reported: Reported[T]) -> None:
+        """Run the job after those that were submitted before."""
+        self._jobs.append((job, reported))
+        if self._running is None:
+            self._start()
+
+    def poll(self) -> None:
+        """Do nothing: results arrive as any other input of the loop."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def abandon(self) -> None:
+        """Drop the jobs and close; the server rolls back."""
+        self._abandoned = True
+        self._jobs.clear()
+        self._connection.close()
+
+    def _start(self) -> None:
+        job, reported = self._jobs.popleft()
+        running = greenlet_spawn(outcome_of, job, self._connection)
+        self._running = asyncio.ensure_future(running)
+
+        def done(ended: "asyncio.Future[tuple[Any, BaseException | None]]") -> None:
+            self._running = None
+            if self._abandoned:
+                if not ended.cancelled():
+                    ended.exception()
+                return
+            value, error = (None, asyncio.CancelledError()) if ended.cancelled() else ended.result()
+            # The next job first: the server works while the loop reports this one.
+            if self._jobs:
+                self._start()
+            reported(value, error)
+
+        self._running.add_done_callback(done)
