@@ -14,6 +14,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.postgresql.fixtures import (  # noqa: F401 - known to all folders by being here
+    all_postgresql_servers,
+    postgresql_schema,
+    postgresql_server,
+    postgresql_servers,
+    postgresql_url,
+    shared_postgresql_server,
+)
+
 TESTS = Path(__file__).parent
 APART = ("simulation", "model", "chaos")
 """Folders whose tests share nothing and take long: each goes to whoever is free."""

@@ -31,6 +31,15 @@ class Ballast:
 @contextmanager
 def mounted(folder: Path, *, size: str = "24m") -> Iterator[Path]:
     """A tmpfs of that size; skips where nothing may be mounted."""
+    mount(folder, size=size)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def mount(folder: Path, *, size: str) -> None:
+    """Mount a tmpfs that somebody else removes; skips where nothing may be mounted."""
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)],
@@ -40,7 +49,3 @@ def mounted(folder: Path, *, size: str = "24m") -> Iterator[Path]:
     )
     if made.returncode:
         pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -1,0 +1,1 @@
+"""Real PostgreSQL servers for tests, and a relay that breaks the way to them."""
