@@ -1,6 +1,7 @@
 """Relay: passes bytes between two daemons on loopback, and can break the way between them.
 
 Calls:  the loop's sockets.      Never:  looks into what it passes, or listens beyond loopback.
+A relay that does look is made of this one by `_dial` and `_see`: `postgresql/cut.py`.
 """
 
 import asyncio
@@ -10,6 +11,9 @@ from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
 _PIECE: Final = 64 * 1024
+
+Connection = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+"""Back to who has connected, and on to the target."""
 
 
 class Relay:
@@ -21,7 +25,7 @@ class Relay:
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self.refuses = False
         """Whether new connections are reset at once."""
@@ -69,7 +73,7 @@ class Relay:
             back.transport.abort()
             return
         try:
-            far, out = await asyncio.open_connection(LOOPBACK, self._target)
+            far, out = await self._dial()
         except OSError:
             back.close()
             return
@@ -80,16 +84,26 @@ class Relay:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(LOOPBACK, self._target)
+
+    async def _see(self, data: bytes, sink: asyncio.StreamWriter, connection: Connection) -> bytes:
+        """Return what is passed on now of what has come; of the end, which is no bytes, too."""
+        return data
+
     async def _pass(
         self,
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
-        connection: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        connection: Connection,
     ) -> None:
         try:
             with suppress(OSError):
                 while data := await source.read(_PIECE):
                     await self._open.wait()
+                    data = await self._see(data, sink, connection)
+                    if not data:
+                        continue
                     if self.latency:
                         await asyncio.sleep(self.latency * self._rng.uniform(0.5, 1.5))
                     if sink.is_closing():  # the connection was reset meanwhile
@@ -102,6 +116,7 @@ class Relay:
                     self.passed += len(data)
                     sink.write(data)
                     await sink.drain()
+            await self._see(b"", sink, connection)
         finally:
             self._connections.discard(connection)
             sink.close()
@@ -111,7 +126,7 @@ class Relay:
     def _tears(self, size: int) -> bool:
         return bool(self.tears_after) and self._rng.random() < size / self.tears_after
 
-    def _reset(self, connection: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
+    def _reset(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
             self.resets += 1

@@ -270,6 +270,11 @@ class Server:
         return self._postmaster is not None and self._postmaster.poll() is None
 
     @property
+    def socket(self) -> Path:
+        """The Unix socket, which it has with a TCP port too."""
+        return self.folder / f".s.PGSQL.{self.port}"
+
+    @property
     def log(self) -> str:
         """What the server has said since it was made."""
         file = self.folder / "log"
@@ -407,8 +412,7 @@ class Server:
 
     def session(self, database: str = ADMIN, *, user: str = ADMIN) -> wire.Session:
         """Return a connection that waits for its answers, for a `with` block."""
-        socket_file = self.folder / f".s.PGSQL.{self.port}"
-        return wire.Session(str(socket_file), user=user, database=database)
+        return wire.Session(str(self.socket), user=user, database=database)
 
     def _begin(self) -> bool:
         """Start the first process; return whether the server got ready, or ended."""
