@@ -20,7 +20,12 @@ import asyncpg
 from sqlalchemy.util import await_only
 
 from brokerd.storage.connections import Connection
-from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError, server_error
+from brokerd.storage.postgresql.errors import (
+    DRIVER_ERRORS,
+    FENCED,
+    ServerError,
+    server_error,
+)
 from brokerd.storage.postgresql.texts import (
     column_type,
     is_plain_insert,
@@ -120,6 +125,21 @@ class ServerConnection:
         """Run a script in the caller's transaction; return False if it ended at its fence."""
         return self._wait(self._run_script(script))
 
+    def run_at_once(self, text: str, values: Sequence[object]) -> bool:
+        """Run a statement of `one_statement.py`, a transaction by itself.
+
+        Returns False if its fence does not hold. `ServerError`: see `is_outcome_known`.
+        """
+        self._warnings.clear()
+        try:
+            self.execute(text, values)
+        except ServerError as error:
+            if error.sqlstate == FENCED:
+                return False
+            raise
+        self._refuse_unreplicated()
+        return True
+
     def close(self) -> None:
         """Close the connection; the server rolls back what was not committed."""
         self._connection.terminate()
@@ -180,14 +200,18 @@ class ServerConnection:
         if (
             status != "COMMIT"
         ):  # an error in the transaction was passed over: the server rolled back
-            raise ServerError(f"COMMIT was answered by {status}", name="ROLLED_BACK", kind=0)
+            raise ServerError(f"COMMIT was answered by {status}", name="ROLLED_BACK")
+        self._refuse_unreplicated()
+        return Cursor((), 0)
+
+    def _refuse_unreplicated(self) -> None:
+        """Raise an error if the server has confirmed without waiting for its standbys."""
         if self._warnings:
             raise ServerError(
                 f"the server did not wait for its standby: {self._warnings[0]}",
                 name="NOT_REPLICATED",
-                kind=0,
+                is_outcome_known=False,
             )
-        return Cursor((), 0)
 
     async def _run_script(self, script: Script) -> bool:
         try:
@@ -211,10 +235,9 @@ class ServerConnection:
             )
             return len(rows)
         types = tuple(column_type(column) for column in texts.columns)
-        cursor = await self._fetch(
-            many_rows(text, types), [list(each) for each in zip(*rows, strict=True)]
-        )
-        return cursor.rowcount
+        columns = [list(each) for each in zip(*rows, strict=True)]
+        statement = statement_of(many_rows(text, types), types_of(columns))
+        return (await self._fetch(statement.text, columns)).rowcount
 
     def _logged(self, _connection: object, message: Any) -> None:  # noqa: ANN401  # a driver's
         if message.sqlstate == _UNREPLICATED:
@@ -259,7 +282,7 @@ async def connect(
         connection = await asyncpg.connect(
             url,
             timeout=patience,
-            statement_cache_size=0,  # `ServerConnection` keeps its own
+            statement_cache_size=64,  # of the driver's own; `ServerConnection` keeps the others
             server_settings={**_SETTINGS, "search_path": quoted, **settings},
         )
         # A sum of numbers is a number of another type; all sums here are whole.

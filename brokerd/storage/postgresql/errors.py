@@ -22,8 +22,12 @@ _KINDS: Final = {
     "XX002": sqlite3.SQLITE_CORRUPT,  # an index is damaged
     "25006": sqlite3.SQLITE_READONLY,  # a standby, or a server that was made read-only
 }
+_GONE: Final = ("57P01", "57P02", "57P03")
+"""SQLSTATEs of a server that stops, was stopped, or starts."""
 _CONSTRAINT: Final = "23"
 """Class of the SQLSTATEs of violated constraints."""
+FENCED: Final = "22012"
+"""SQLSTATE of a division by zero, by which a flush of one statement ends at its fence."""
 NOT_REPRESENTABLE: Final = "22021"
 """SQLSTATE of a text with a character that PostgreSQL cannot store: NUL."""
 
@@ -31,12 +35,22 @@ NOT_REPRESENTABLE: Final = "22021"
 class ServerError(sqlite3.OperationalError):  # what the commit pipeline handles
     """An error of the server, or of the connection to it."""
 
-    def __init__(self, message: str, *, name: str, kind: int, is_lost: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str,
+        kind: int = 0,
+        sqlstate: str = "",
+        is_outcome_known: bool = True,
+    ) -> None:
         super().__init__(message)
         self.sqlite_errorname = name
         self.sqlite_errorcode = kind
-        self.is_lost = is_lost
-        """Whether the connection is gone, so that nothing more can be said about the server."""
+        self.sqlstate = sqlstate
+        self.is_outcome_known = is_outcome_known
+        """Whether the server has rolled back for certain. If the connection is gone, a statement
+        that commits may have been carried out."""
 
 
 def server_error(error: BaseException) -> ServerError:
@@ -46,15 +60,16 @@ def server_error(error: BaseException) -> ServerError:
         kind = _KINDS.get(state, 0)
         if state.startswith(_CONSTRAINT):
             kind = sqlite3.SQLITE_CONSTRAINT
-        is_lost = state.startswith("08") or state in {"57P01", "57P02", "57P03"}
+        is_gone = state.startswith("08") or state in _GONE
         name = f"{_NAMES.get(kind, 'POSTGRESQL')} ({state})"
-        return ServerError(str(error), name=name, kind=kind, is_lost=is_lost)
+        return ServerError(
+            str(error), name=name, kind=kind, sqlstate=state, is_outcome_known=not is_gone
+        )
     text = str(error) or type(error).__name__
     return ServerError(
         f"the connection to PostgreSQL is lost: {text}",
         name="CONNECTION_LOST",
-        kind=0,
-        is_lost=True,
+        is_outcome_known=False,
     )
 
 

@@ -116,17 +116,17 @@ def types_of(values: Sequence[object] | Mapping[str, object]) -> Any:  # noqa: A
 
 @lru_cache(maxsize=256)
 def many_rows(text: str, types: tuple[str, ...]) -> str:
-    """Return the statement of one row, or key, as one that takes whole columns.
+    """Return the statement of one row, or key, as one that takes a list for each column.
 
     `types`: the types of the columns (`column_type`).
     """
-    columns = ", ".join(f"${at + 1}::{kind}[]" for at, kind in enumerate(types))
+    columns = ", ".join(f"?::{kind}[]" for kind in types)
     if (row := _ROW.search(text)) is not None:
         assert row.group(1).count("?") == len(types), text
         return _ROW.sub(lambda _: f"SELECT * FROM unnest({columns})", text)  # noqa: S608  # ours
     found, count = _ONE.subn(lambda _: f"= ANY({columns})", text)
     assert count == 1, text
-    return statement_of(found, ()).text
+    return found
 
 
 def is_plain_insert(text: str) -> bool:

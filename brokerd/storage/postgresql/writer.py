@@ -6,12 +6,17 @@ Never:  runs two at once, or out of order.
 
 import asyncio
 from collections import deque
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from time import monotonic  # noqa: TID251  # the times of a job are those of the machine
+from typing import Any, TypeVar, cast
 
 from sqlalchemy.util import greenlet_spawn
 
 from brokerd.storage.connections import Connection
-from brokerd.storage.writers import Job, Reported, Scripted, outcome_of
+from brokerd.storage.postgresql.connection import ServerConnection
+from brokerd.storage.postgresql.errors import ServerError
+from brokerd.storage.postgresql.one_statement import at_once
+from brokerd.storage.writers import Ended, Job, Reported, Scripted, outcome_of
 
 T = TypeVar("T")
 
@@ -28,8 +33,18 @@ class ServerWriter:
         self._abandoned = False
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """Run the job by calling it."""
-        self.submit(job, reported)
+        """Run the job as a single statement if its script allows that, otherwise by calling it."""
+        script = job.script()
+        joined = None if script is None else at_once(script)
+        if joined is None:
+            self.submit(job, reported)
+            return
+        text, values = joined
+
+        def flush(connection: Connection) -> T:
+            return job.outcome(_run_at_once(cast("ServerConnection", connection), text, values))
+
+        self.submit(flush, reported)
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run the job after those that were submitted before."""
@@ -68,3 +83,22 @@ class ServerWriter:
             reported(value, error)
 
         self._running.add_done_callback(done)
+
+
+def _run_at_once(connection: ServerConnection, text: str, values: Sequence[object]) -> Ended:
+    """Run a flush that is a single statement, and say how it ended."""
+    started = monotonic()  # times of a job are those of the machine
+    error: ServerError | None = None
+    is_passed = False
+    try:
+        is_passed = connection.run_at_once(text, values)
+    except ServerError as failed:
+        error = failed
+    return Ended(
+        error,
+        is_fence_passed=is_passed,
+        is_committing=error is not None and not error.is_outcome_known,
+        started=started,
+        committing=started,
+        ended=monotonic(),
+    )
