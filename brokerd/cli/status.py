@@ -10,6 +10,7 @@ from brokerd.cli.output import ago, print_json, print_line, print_verdict, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.config.exposure import describe
+from brokerd.process import exit_statuses
 from brokerd.telemetry.status import (
     DestinationStatus,
     InstanceStatus,
@@ -23,7 +24,7 @@ from brokerd.units import counted, show_size
 @click.command(name="status")
 @daemon_options
 @json_option
-@click.option("--check", is_flag=True, help="Exit with 1 if something needs attention.")
+@click.option("--check", is_flag=True, help="Exit with 2 if something asks for action.")
 def command(
     *, address: str | None, config: Path | None, broker: str, as_json: bool, check: bool
 ) -> int:
@@ -39,7 +40,7 @@ def command(
         print_json({"verdict": worries or ["all is well"], **answer})
     else:
         show(status, worries)
-    return 1 if check and worries else 0
+    return exit_statuses.LOOK if check and worries else exit_statuses.OK
 
 
 def show(status: InstanceStatus, worries: list[str]) -> None:

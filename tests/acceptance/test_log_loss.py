@@ -120,7 +120,7 @@ def test_an_administrator_goes_on_after_a_loss(killed: Place) -> None:
     with killed.serving():  # it is told after each start, until somebody removes the file
         at = ("--address", killed.address)
         status = killed.run("status", "--check", *at)
-        assert status.returncode == 1
+        assert status.returncode == 2
         assert "store main: a loss was accepted at 20" in status.stdout
         assert str(log) in status.stdout
         assert "D63" in killed.run("doctor", *at).stdout

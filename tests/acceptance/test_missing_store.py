@@ -89,7 +89,7 @@ def test_it_is_missed_while_the_others_serve_and_comes_back_by_itself(place: Pla
     with again.serving():
         listed = again.run("broker", "ls", "--address", again.address)
         assert "two.db is not there" in listed.stdout
-        assert again.run("status", "--check", "--address", again.address).returncode == 1
+        assert again.run("status", "--check", "--address", again.address).returncode == 2
         doctor = again.run("doctor", "--address", again.address)
         assert "brokerd broker forget two" in doctor.stdout
         refused = forget(again, "main")

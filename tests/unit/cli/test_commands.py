@@ -55,7 +55,7 @@ def test_status_gives_the_verdict_first_and_the_reasons(
         "something_new": 1,
     }
     assert run(daemon, "status") == 0
-    assert run(daemon, "status", "--check") == 1
+    assert run(daemon, "status", "--check") == 2
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == [
         "ATTENTION: 2 to look at",
@@ -67,6 +67,14 @@ def test_status_gives_the_verdict_first_and_the_reasons(
     assert "tcp://far:4022  5         suppressed  -      connect_failed refused" in text
     assert "main    ok     67MiB" in text
     assert "2 groups wait for the next attempt: ValueError: no stock" in text
+
+
+@pytest.mark.rule("MON-82")
+@pytest.mark.parametrize(("state", "expected"), [("on", 0), ("off", 2)])
+def test_status_and_top_exit_alike(daemon: SmallDaemon, state: str, expected: int) -> None:
+    daemon.status = {"queues": [{"name": "shop_q", "broker": "main", "status": state}]}
+    assert run(daemon, "status", "--check") == expected
+    assert run(daemon, "top", "--once", "--every", "0.2") == expected
 
 
 def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: Capture) -> None:
@@ -87,7 +95,7 @@ def test_status_asks_for_a_look_at_files_that_are_not_safe(
     assert out.startswith("OK: all is well\n")
     assert "  /d/x.db has mode 0644: others may read it; m\n" in out
     daemon.status = {"file_problems": [unsafe]}
-    assert run(daemon, "status", "--check") == 1
+    assert run(daemon, "status", "--check") == 2
     assert "  - /d/main.db is a symbolic link\n" in capsys.readouterr().out
 
 
