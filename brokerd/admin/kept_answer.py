@@ -23,24 +23,38 @@ class KeptAnswer(Generic[T]):
         self._last: T | None = None
         self._fresh_until = 0.0
         self._running: asyncio.Task[T] | None = None
+        self._expiries = 0
+        """How often the answer has expired."""
+        self._expiries_before = 0
+        """How often it had when the running task began."""
 
     async def get(self) -> T:
-        """Return the last answer while it is fresh, else a new one."""
+        """Return the last answer while it is fresh, else a new one.
+
+        It was begun after the last call of `expire` before this one."""
+        asked = self._expiries
+        while self._running is not None and self._expiries_before < asked:
+            await asyncio.wait({self._running})  # its error is for those who have asked for it
         if self._last is not None and self._clock.monotonic() < self._fresh_until:
             return self._last
         if self._running is None:
+            self._expiries_before = self._expiries
             self._running = asyncio.get_running_loop().create_task(self._run())
         # One who stops looking must not end the answer of the others.
         return await asyncio.shield(self._running)
 
     def expire(self) -> None:
-        """Make a new answer for the next who asks, because somebody has changed something."""
+        """Make a new answer for the next who asks, because somebody has changed something.
+
+        An answer that is being made may have been read before the change, so it counts no more."""
+        self._expiries += 1
         self._fresh_until = 0.0
 
     async def _run(self) -> T:
         try:
             found, seconds = await self._make()
-            self._last, self._fresh_until = found, self._clock.monotonic() + seconds
+            if self._expiries_before == self._expiries:
+                self._last, self._fresh_until = found, self._clock.monotonic() + seconds
             return found
         finally:
             self._running = None
