@@ -8,6 +8,8 @@ programming model lists the errors that users meet.
 import shlex
 from typing import ClassVar, Final, Self
 
+from brokerd.rule_ids import without_rules
+
 _NOTE: Final = "fix: "
 _DECLARED: Final = "names are compared byte by byte; is it in the file that was applied last?"
 
@@ -23,7 +25,7 @@ class BrokerError(Exception):
     def __init__(
         self, message: str = "", *, hint: str | None = None, ssb_code: int | None = None
     ) -> None:
-        super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
+        super().__init__(message or without_rules((self.__doc__ or "").split("\n", 1)[0]))
         if hint is not None:
             self.hint = hint  # type: ignore[misc]  # an instance may be more exact
         if ssb_code is not None:

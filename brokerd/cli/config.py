@@ -15,6 +15,7 @@ from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
 from brokerd.objects.declarations import read
 from brokerd.objects.declared import Declared
+from brokerd.rule_ids import without_rules
 from brokerd.security.grants import PUBLIC, parse_grant
 
 
@@ -33,7 +34,7 @@ def show(config: Path | None, explain: bool, as_json: bool) -> None:
     columns: tuple[str, ...] = ("key", "value", "origin")
     if explain:
         meaning = meanings()
-        rows = [(*row, meaning[row[0]]) for row in rows]
+        rows = [(*row, without_rules(meaning[row[0]])) for row in rows]
         columns = (*columns, "meaning")
     if as_json:
         print_rows([dict(zip(columns, row, strict=True)) for row in rows])

@@ -1,7 +1,7 @@
 """`brokerd explain`: the meaning of a finding, a setting, an error or a reason (MON-83).
 
 Reads:  the tables from which the reference pages are made.      Calls: nothing.
-Never:  asks a daemon.
+Never:  asks a daemon, or shows an id of a rule, which users do not know.
 """
 
 import importlib
@@ -23,6 +23,7 @@ from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import FOUND_BY_BROKERS, RESEND_HELPS, BrokerError, ObjectNotFound
 from brokerd.process.exit_statuses import ROWS
 from brokerd.routing.reasons import MEANING, SSB_CODES
+from brokerd.rule_ids import without_rules
 
 _PACKAGES_WITH_ERRORS: Final = ("activation", "bench", "demo", "process", "reports")
 """Packages, beside the module `errors`, that define errors of their own."""
@@ -167,10 +168,10 @@ def _found_by_brokers() -> Iterator[Entry]:
 def _settings() -> Iterator[Entry]:
     meaning = meanings()
     for section, kind in sections().items():
-        summary = " ".join((kind.__doc__ or "").split())
+        summary = without_rules(" ".join((kind.__doc__ or "").split()))
         yield Entry(kind="section of the settings", code=section, meaning=summary)
     for name, text in meaning.items():
-        yield Entry(kind="setting", code=name, meaning=text)
+        yield Entry(kind="setting", code=name, meaning=without_rules(text))
     for noun, keys in KEYS.items():
         for key in keys:
             default = f" If it is left out: {key.default}." if key.default else ""
@@ -188,7 +189,7 @@ def _statuses() -> Iterator[Entry]:
 
 
 def _sentence(text: str) -> str:
-    text = text.strip()
+    text = without_rules(text).strip()
     if not text:
         return ""
     text = text[0].upper() + text[1:]

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import UsageError
+from brokerd.rule_ids import without_rules
 
 
 class Key(NamedTuple):
@@ -179,7 +180,7 @@ def help_of(kind: str) -> str:
     lines = ["\b", "Keys, with their defaults:" if defaults else "Keys:"]
     for key in KEYS[kind]:
         default = f"  [{key.default}]" if key.default else ""
-        lines.append(f"  {key.name.ljust(width)}  {key.meaning}{default}")
+        lines.append(f"  {key.name.ljust(width)}  {without_rules(key.meaning)}{default}")
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from brokerd.cli.examples import EXAMPLES
 from brokerd.cli.main import COMMANDS, GROUPS, cli
 from brokerd.config.loading import effective, load, meanings
 from brokerd.process.exit_statuses import HELP
+from brokerd.rule_ids import without_rules
 from tools.lock import ROOT
 
 SUMMARY = "dialogs between services that survive crashes"
@@ -128,7 +129,8 @@ def _settings() -> str:
             "file."
         )
     ]
-    meaning, section = meanings(), ""
+    meaning = {key: without_rules(text) for key, text in meanings().items()}
+    section = ""
     here = f"{Path.cwd()}/"  # the defaults of paths are relative to it
     for key, found, _ in effective(load(None, environ=_WITH_ENDPOINT)):
         value = found.replace(here, "")

@@ -1,6 +1,7 @@
 """`brokerd explain`: a page for each code that commands and programs print."""
 
 import json
+import re
 
 import pytest
 
@@ -43,6 +44,27 @@ def test_everything_that_is_printed_can_be_explained() -> None:
         for one in find(code, known):
             assert one.meaning, code
             assert one.meaning.endswith((".", "!", "?")) or one.kind == "setting"
+
+
+@pytest.mark.rule("MON-83")
+def test_no_explanation_names_a_rule() -> None:
+    rule = re.compile(r"\b[A-Z]{2,5}-[A-Z]?\d+")
+    named = [(one.code, text) for one in entries() for text in (one.meaning, one.cure)]
+    assert [one for one in named if rule.search(one[1])] == []
+
+
+@pytest.mark.rule("MON-83")
+@pytest.mark.parametrize(
+    "words", [["binding", "create", "--help"], ["config", "show", "--explain"]]
+)
+def test_no_other_text_made_from_the_code_names_a_rule(words: list[str], capsys: Capture) -> None:
+    assert main(words) == 0
+    assert re.search(r"\([A-Z]{2,5}-\d+", capsys.readouterr().out) is None
+
+
+@pytest.mark.rule("MON-83")
+def test_an_error_without_a_message_of_its_own_names_no_rule() -> None:
+    assert str(errors.QueueDisabled()) == "The queue is off."
 
 
 @pytest.mark.rule("MON-83")
