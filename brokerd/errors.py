@@ -346,6 +346,13 @@ class BackupFailed(BrokerError):
     hint = "choose a directory that the daemon may write to and that has room"
 
 
+class RestoreFailed(BrokerError):
+    """A store could not be rebuilt from a backup chain; nothing was replaced (REL-49)."""
+
+    code = "restore_failed"
+    hint = "brokerd store restore --list DIR shows which states can be rebuilt"
+
+
 class NoSuchTx(BrokerError):
     """The request names a transaction that is finished or was never begun (REL-3)."""
 

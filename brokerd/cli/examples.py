@@ -135,7 +135,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "broker ls": ("brokerd broker ls",),
     "broker disable": ("brokerd broker disable main",),
     "broker clean-up": ("brokerd broker clean-up main --state CD --dry-run --reason leftovers",),
-    "store backup": ("brokerd store backup /var/backups/main.db",),
+    "store backup": (
+        "brokerd store backup /var/backups/main.db",
+        "brokerd store backup /mnt/chain --follow -c /etc/brokerd/brokerd.toml",
+    ),
+    "store restore": (
+        "brokerd store restore --list /mnt/chain",
+        "brokerd store restore /mnt/chain /var/lib/brokerd --at 2026-11-27T12:00:00Z",
+    ),
     "store verify": ("brokerd store verify /var/lib/brokerd/main.db",),
     "bench local": ("brokerd bench local --seconds 5",),
     "bench peer": ("brokerd bench peer --dialogs 64 --save after.json",),

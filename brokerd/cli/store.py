@@ -1,31 +1,76 @@
 """`brokerd store`: backup (MAN-11), verification (HK-10), accepting a loss (REL-39)."""
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, warn
 from brokerd.cli.session import ask
-from brokerd.cli.view_commands import noun
+from brokerd.cli.store_follow import Wanted, follow
+from brokerd.cli.store_restore import command as restore
+from brokerd.cli.view_commands import duration, noun
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
-from brokerd.errors import StoreDamaged
+from brokerd.config.loading import load
+from brokerd.errors import StoreDamaged, UsageError
 from brokerd.ids import RandomIds
+from brokerd.process.exit_statuses import OK
 from brokerd.storage.lock import is_held
 from brokerd.storage.log_check import find_loss
 from brokerd.storage.loss_acceptance import accept_loss
 from brokerd.storage.verifying import Finding, verify
 from brokerd.units import counted, show_size
 
+_OF_FOLLOWING: Final = ("every", "keep", "full_every")
+
 
 @click.command(name="backup")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--follow",
+    "is_following",
+    is_flag=True,
+    help="Keep FILE, a directory, in step with all stores of the instance, until SIGTERM.",
+)
+@click.option(
+    "--every",
+    metavar="DURATION",
+    default="10s",
+    show_default=True,
+    help="With --follow: time between two increments.",
+)
+@click.option(
+    "--keep",
+    metavar="DURATION",
+    default="7d",
+    show_default=True,
+    help="With --follow: how far back every state can be restored.",
+)
+@click.option(
+    "--full-every",
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="With --follow: time after which a change makes a new full copy.",
+)
 @daemon_options
 @json_option
 def _backup(
-    *, file: Path, address: str | None, config: Path | None, broker: str, as_json: bool
-) -> None:
+    *,
+    file: Path,
+    is_following: bool,
+    every: str,
+    keep: str,
+    full_every: str,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+    as_json: bool,
+) -> int:
     """Order the running daemon to write a copy of a broker's store to the new file FILE.
 
     The copy has one consistent state of queues, dialogs, transmission queue and objects. It is
@@ -33,7 +78,27 @@ def _backup(
     in it. FILE is on the daemon's machine, below a
     directory in the setting store.backup_dirs or, by default, below `backups` in its data
     directory.
+
+    With --follow, FILE is a directory for a backup chain: a full copy of every store of the
+    instance, then what has changed since, every few seconds; with --broker, of that broker only.
+    This reads the files of the stores, as the user of the daemon, and goes on while the daemon is
+    stopped. After SIGTERM or SIGINT it adds what has changed, and ends. `store restore` rebuilds
+    the stores.
     """
+    given = click.get_current_context().get_parameter_source
+    is_given = {name: given(name) is ParameterSource.COMMANDLINE for name in _OF_FOLLOWING}
+    if is_following:
+        wanted = Wanted(
+            every=duration(every),
+            keep=timedelta(seconds=duration(keep)),
+            full_every=timedelta(seconds=duration(full_every)),
+            broker=broker if given("broker") is ParameterSource.COMMANDLINE else None,
+        )
+        if address is not None:
+            raise UsageError("--follow reads the stores: give -c, not --address")
+        return follow(file.absolute(), load(config).settings, wanted, as_json=as_json)
+    if any(is_given.values()):
+        raise UsageError("--every, --keep and --full-every go with --follow")
 
     path = file.absolute()
 
@@ -43,12 +108,13 @@ def _backup(
     size = ask(back_up, address=address, config=config, broker=broker)
     if as_json:
         print_json({"path": str(path), "bytes": size})
-        return
+        return OK
     print_line(f"{path}: {show_size(size)}, verified")
     warn(
         "note: master.key is not in it, and without that the private keys and the keys of dialogs "
         "are lost: keep a copy of it apart from the backups"
     )
+    return OK
 
 
 @click.command(name="verify")
@@ -126,8 +192,9 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
 
 command = noun(
     "store",
-    "Stores: backup, verification, and continuing after a loss.",
+    "Stores: backup, restore, verification, and continuing after a loss.",
     _backup,
+    restore,
     _verify,
     _accept_loss,
 )

@@ -145,6 +145,7 @@ ROWS: Final = (
         (
             "backup_failed",
             "landing_refused",
+            "restore_failed",
             "result_unreadable",
             "store_fault",
             "traffic_unreadable",
