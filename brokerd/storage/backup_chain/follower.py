@@ -140,8 +140,10 @@ class Follower:
             raise
 
     def close(self) -> None:
-        """Let another follower write to the directory."""
-        os.close(self._lock)
+        """Let another follower write to the directory; a second call does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def add(self, find_stores: Callable[[], Mapping[str, Path]]) -> Added:
         """Add what has changed in the stores; remove what is older than is kept.
@@ -161,7 +163,8 @@ class Follower:
             )
         stores = find_stores()
         names_ = sorted(stores, key=lambda name: (name != MSDB, name))
-        # Before the snapshots: a change in between is seen again, never missed.
+        # Both come before the snapshots: a change in between is seen again, never missed.
+        looked_at = as_datetime(self._clock.utc())
         looks = {name: look(stores[name]) for name in names_}
         manifest = None
         if self._known is None or looks != self._known.looks:
@@ -169,11 +172,9 @@ class Follower:
                 manifest = self._take(names_, stores, looks, find_stores)
             except sqlite3.Error as error:
                 raise BackupFailed(f"SQLite cannot read a store: {error}") from error
-        known = self._known
-        if known is not None and manifest is None:
-            now = as_datetime(self._clock.utc())
-            last = LastLook(now, known.piece.manifest.generation, known.piece.manifest.number)
-            self._write_last_look(last)
+        if self._known is not None:
+            newest = self._known.piece.manifest
+            self._write_last_look(LastLook(looked_at, newest.generation, newest.number))
         return Added(manifest, tuple(self._remove_old()))
 
     def _take(
