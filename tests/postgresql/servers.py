@@ -86,16 +86,20 @@ class Servers:
         if folder is None and os.access(MEMORY, os.W_OK):
             folder = MEMORY if shutil.disk_usage(MEMORY).free >= ROOM else None
         self.folder = Path(tempfile.mkdtemp(prefix="brokerd-pg-", dir=folder))
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", processes.__file__, str(self.folder)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        give(self.folder)
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", processes.__file__, str(self.folder)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError:
+            self.folder.rmdir()
+            raise
         self._numbers = count(1)
         self.made: list[Server] = []
         """All servers that there are."""
         self._template: Path | None = None
-        give(self.folder)
 
     def new(
         self,
