@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 IPC_RMID = 0
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which what is waited for here is never going to happen."""
 
 
