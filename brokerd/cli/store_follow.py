@@ -141,16 +141,16 @@ class _Rounds:
         try:
             added = self._add()
         except Unsettled as error:
-            self._tell_fault(str(error))
+            self._report_fault(str(error))
         except BrokerError as error:
-            self._tell_fault(f"{error.message}; {error.hint}" if error.hint else error.message)
+            self._report_fault(f"{error.message}; {error.hint}" if error.hint else error.message)
         except OSError as error:
-            self._tell_fault(str(error))
+            self._report_fault(str(error))
         else:
             if self._fault:
                 warn("the backup goes on")
                 self._fault = ""
-            self._tell(added)
+            self._report(added)
             return added.manifest is not None and added.manifest.number == 0
         return False
 
@@ -176,13 +176,13 @@ class _Rounds:
             )
         return stores
 
-    def _tell_fault(self, text: str) -> None:
-        """Say once what is wrong; the next rounds try again."""
+    def _report_fault(self, text: str) -> None:
+        """Print a fault once; the next rounds try again."""
         if text != self._fault:
             warn(f"no backup at this time: {text}; trying again")
         self._fault = text
 
-    def _tell(self, added: Added) -> None:
+    def _report(self, added: Added) -> None:
         manifest = added.manifest
         if self._as_json:
             if manifest is not None or added.removed:

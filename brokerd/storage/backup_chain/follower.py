@@ -54,7 +54,7 @@ from brokerd.storage.backup_chain.snapshots import (
     Snapshot,
     Unsettled,
     held_together,
-    look,
+    state_of,
 )
 from brokerd.storage.moved_files import file_at
 from brokerd.storage.private_files import make_private_directory, sync
@@ -67,7 +67,7 @@ _SYNC_EVERY: Final = 16 << 20
 
 
 class Settings(NamedTuple):
-    """What a follower keeps, and how long."""
+    """The rules for generations."""
 
     keep: timedelta
     """How far back every state can be rebuilt."""
@@ -76,7 +76,7 @@ class Settings(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a round has done."""
+    """The result of a round."""
 
     manifest: Manifest | None
     """The new piece; None = nothing had changed."""
@@ -165,11 +165,11 @@ class Follower:
         names_ = sorted(stores, key=lambda name: (name != MSDB, name))
         # Both come before the snapshots: a change in between is seen again, never missed.
         looked_at = as_datetime(self._clock.utc())
-        looks = {name: look(stores[name]) for name in names_}
+        looks = {name: state_of(stores[name]) for name in names_}
         manifest = None
         if self._known is None or looks != self._known.looks:
             try:
-                manifest = self._take(names_, stores, looks, find_stores)
+                manifest = self._add_piece(names_, stores, looks, find_stores)
             except sqlite3.Error as error:
                 raise BackupFailed(f"SQLite cannot read a store: {error}") from error
         if self._known is not None:
@@ -177,7 +177,7 @@ class Follower:
             self._write_last_look(LastLook(looked_at, newest.generation, newest.number))
         return Added(manifest, tuple(self._remove_old()))
 
-    def _take(
+    def _add_piece(
         self,
         names_: Sequence[str],
         stores: Mapping[str, Path],
@@ -208,7 +208,7 @@ class Follower:
             round_ = _Round(place, number, seed, known, self._progress)
             try:
                 for name, one in zip(names_, held, strict=True):
-                    round_.take(name, one)
+                    round_.add_store(name, one)
             except BaseException:
                 if number == 0:
                     shutil.rmtree(place, ignore_errors=True)
@@ -312,7 +312,7 @@ class _Round:
         self.hashes: dict[str, bytes] = {}
         self.positions: dict[str, Position] = {}
 
-    def take(self, broker: str, held: Held) -> None:
+    def add_store(self, broker: str, held: Held) -> None:
         """Write the changed pages of a store, then let go of its snapshot."""
         snapshot = held.snapshot
         before, since = b"", None

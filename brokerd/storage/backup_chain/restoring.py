@@ -64,7 +64,7 @@ class RestoredStore(msgspec.Struct, frozen=True):
     path: str
     size: int
     incarnation: str
-    """Its new incarnation (REL-15)."""
+    """The new incarnation (REL-15)."""
     former_incarnation: str
     """The incarnation in the backup."""
 
@@ -77,7 +77,7 @@ class Restored(msgspec.Struct, frozen=True):
     began_at: datetime
     """Whatever was confirmed before this moment is there."""
     taken_at: datetime
-    """Nothing that was confirmed after this moment is there."""
+    """Whatever was confirmed after this moment is not there."""
     is_one_moment: bool
     newest_at: datetime
     """When the newest state of the chain was taken."""

@@ -172,7 +172,7 @@ class Snapshot:
         return {page: frame for page, frame in found.items() if page <= self.pages}
 
 
-def look(path: Path) -> bytes:
+def state_of(path: Path) -> bytes:
     """Return a value that changes with each commit to the store at `path`; it opens nothing twice.
 
     Empty: the store is not there.
@@ -319,7 +319,7 @@ class _Resting(Held):
         self._seen = b""
 
     def begin(self) -> None:
-        self._seen = look(self._path)
+        self._seen = state_of(self._path)
         with file_checks.reading(self._path, with_log=False) as connection:
             facts = _facts(connection)
             (size,) = connection.execute("PRAGMA page_size").fetchone()
@@ -333,7 +333,7 @@ class _Resting(Held):
 
     @property
     def is_latest(self) -> bool:
-        return look(self._path) == self._seen and not has_log(self._path)
+        return state_of(self._path) == self._seen and not has_log(self._path)
 
     def end(self) -> None:
         if not self.is_latest:
