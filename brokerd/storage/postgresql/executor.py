@@ -98,6 +98,8 @@ class _OnServer:
         settings = {
             "application_name": "brokerd (reads)",
             "default_transaction_read_only": "on",
+            # A job that reads in several statements reads one state of the store.
+            "default_transaction_isolation": "repeatable read",
             "statement_timeout": str(int(READ_LIMIT * 1000)),
         }
 
