@@ -91,8 +91,8 @@ class Parked:
                 self._log_event("released", broker, group, actor, reason)
                 broker.held.release(GroupId(group))
                 return {"messages": 0}
-            case admin.DiscardGroup(_, group, everything, reason):
-                count = await _discard(broker, GroupId(group), everything=everything)
+            case admin.DiscardGroup(_, group, everything, reason, message):
+                count = await _discard(broker, GroupId(group), message, everything=everything)
                 self._log_event("discarded", broker, group, actor, reason, messages=count)
                 return {"messages": count}
             case admin.EndGroup(_, group, code, text):
@@ -101,8 +101,8 @@ class Parked:
                 broker.held.release(GroupId(group))
                 self._log_event("ended", broker, group, actor, text, dialogs=count, code=code)
                 return {"dialogs": count}
-            case admin.EditGroup(_, group, body, reason, as_it_is):
-                edited = await _edit(broker, GroupId(group), body, as_it_is=as_it_is)
+            case admin.EditGroup(_, group, body, reason, as_it_is, message):
+                edited = await _edit(broker, GroupId(group), body, message, as_it_is=as_it_is)
                 message_id = show(edited.message_id)
                 self._log_event("edited", broker, group, actor, reason, message_id=message_id)
                 _release(broker, GroupId(group))
@@ -216,24 +216,45 @@ def _release(broker: Broker, group_id: GroupId) -> None:
 
 
 async def _receive(
-    broker: Broker, queue: str, group_id: GroupId, most: int | None
+    broker: Broker, queue: str, group_id: GroupId, most: int | None, message: bytes | None
 ) -> tuple[Transaction, list[Taken]]:
-    """Receive from a held group; return the messages, and their transaction still open."""
+    """Receive from a held group; return the messages, and their transaction still open.
+
+    Raises `InvalidState` if the group is not held for `message`, unless that is None."""
     tx = Transaction(broker, BY)
     request = receives.ReceiveRequest(queue, max_messages=most, group=group_id)
     request.even_held = True
     try:
-        return tx, await settle(lambda: receives.receive(tx, request))
+        taken = await settle(lambda: receives.receive(tx, request))
+        # Whoever had the group before may have discarded the message that the caller has seen.
+        _refuse_another_message(broker, group_id, message)
     except BaseException:
         tx.roll_back()
         raise
+    return tx, taken
 
 
-async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
+def _refuse_another_message(broker: Broker, group_id: GroupId, message: bytes | None) -> None:
+    """Refuse a group that is held for another message than the one that the caller has seen."""
+    if message is None:
+        return
+    held = _held(broker, group_id)
+    if held.row.message_id != message:
+        raise InvalidState(
+            f"nothing was changed: this is about message {show(message)}, and the group is held "
+            f"for message {show(held.row.message_id)} by now",
+            hint="look at the group again, and decide anew",
+        )
+
+
+async def _discard(
+    broker: Broker, group_id: GroupId, message: bytes | None, *, everything: bool
+) -> int:
     """Delete the next message, or all messages, of a held group, and release the group.
 
     If the group is parked for one of its messages, damaged or unchecked, that message is deleted,
-    and those before it are kept. Returns the number of deleted messages.
+    and those before it are kept. `message`: the one for which the group must be held; None = any.
+    Returns the number of deleted messages.
     """
     held, count = _held(broker, group_id), 0
     queue, is_for_one = _queue(broker, held), held.row.reason in _FOR_ONE_MESSAGE
@@ -241,7 +262,7 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
     held.stays = everything  # else a waiter would receive the rest after the first commit
     try:
         while True:
-            tx, taken = await _receive(broker, queue.name, group_id, most)
+            tx, taken = await _receive(broker, queue.name, group_id, most, message)
             done = sum(len(one.messages) for one in taken)
             if is_for_one and not everything:
                 done = tx.keep_only(_culprits(held, tx.has_received))
@@ -250,7 +271,7 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
                 if taken:
                     raise _out_of_reach(held)
                 break
-            count += done
+            count, message = count + done, None
             group = taken[0].live.group
             await tx.committed()
             if everything and held.holds:
@@ -282,19 +303,25 @@ def _out_of_reach(held: Held) -> InvalidArgument:
 
 
 async def _edit(
-    broker: Broker, group_id: GroupId, body: bytes | None, *, as_it_is: bool
+    broker: Broker,
+    group_id: GroupId,
+    body: bytes | None,
+    expected: bytes | None,
+    *,
+    as_it_is: bool,
 ) -> QueuedMessage:
     """Replace the body of the next message, or of the one for which the group is parked.
 
-    Returns the message. Its headers, its identity and the order of the group do not change; a
-    damaged message has lost its headers.
+    `expected`: the message for which the group must be held; None = any. Returns the message. Its
+    headers, its identity and the order of the group do not change; a damaged message has lost its
+    headers.
     """
     held = _held(broker, group_id)
     is_for_one = held.row.reason in _FOR_ONE_MESSAGE
     most = None if is_for_one else 1
     # The receive claims the message, so that no program has it while its body changes. The rollback
     # gives it back; the new body is already in the store by then, outside the transaction.
-    tx, taken = await _receive(broker, _queue(broker, held).name, group_id, most)
+    tx, taken = await _receive(broker, _queue(broker, held).name, group_id, most, expected)
     try:
         if not taken:
             raise InvalidArgument("no message of this group is left")

@@ -327,20 +327,24 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
         broker: str | None = None,
         *,
         everything: bool = False,
+        message: bytes | None = None,
     ) -> int:
         """Delete the next message of a group, or all its messages; return the number deleted.
 
         The next message is the one that would be received first; `everything`: delete all. If a
         message is damaged, only that one is deleted, at any position (REL-6). The group is
         released. The other side is not notified; it regards the messages as delivered. `reason`: a
-        text for the log.
+        text for the log. `message`: the id of the message for which you have seen the group held.
 
         Raises:
             GroupNotFound: the group does not exist.
+            InvalidState: the group is held for another message than `message`.
             InvalidArgument: the group's queue was dropped, or the message cannot be reached.
             BrokerError: an error common to all requests; see `Session`.
         """
-        answer = await self._of_group("discard_group", broker, group, everything, reason)
+        answer = await self._of_group(
+            "discard_group", broker, group, everything, reason, *_if_given(message)
+        )
         return msgspec.convert(answer["messages"], int)
 
     async def end_group(
@@ -367,21 +371,26 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
         broker: str | None = None,
         *,
         as_it_is: bool = False,
+        message: bytes | None = None,
     ) -> Edited:
         """Replace the body of the next message of a group, and release the group.
 
         The next message is the one that would be received first. `body`: None = no body.
         `as_it_is`: accept a body that is not JSON even if the old body is; a reader that expects
-        JSON will then end the dialog. `reason`: a text for the log.
+        JSON will then end the dialog. `reason`: a text for the log. `message`: the id of the
+        message for which you have seen the group held.
 
         Raises:
             ValidationFailed: the message type does not accept the body, or the old body was JSON
                 and the new one is not.
             GroupNotFound: the group does not exist.
+            InvalidState: the group is held for another message than `message`.
             InvalidArgument: the group has no message, or its next message is a system message.
             BrokerError: an error common to all requests; see `Session`.
         """
-        answer = await self._of_group("edit_group", broker, group, body, reason, as_it_is)
+        answer = await self._of_group(
+            "edit_group", broker, group, body, reason, as_it_is, *_if_given(message)
+        )
         return msgspec.convert(answer, Edited)
 
     async def cure_queue(
@@ -464,6 +473,11 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
 
     async def _ask(self, verb: str, *args: object) -> BrokerState:
         return msgspec.convert(await self._link.ask(verb, args), BrokerState)
+
+
+def _if_given(message: bytes | None) -> tuple[bytes, ...]:
+    """Return the last argument of a verb, or nothing: older daemons do not take it."""
+    return () if message is None else (wire_id(message, "message"),)
 
 
 def _how(force: bool, wait: Duration) -> dict[str, object]:

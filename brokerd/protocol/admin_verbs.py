@@ -240,6 +240,8 @@ class DiscardGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     group: Id
     everything: bool = False
     reason: Reason = ""
+    message: Id | None = None
+    """The message for which the caller has seen the group held; None = any."""
 
 
 class EndGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -260,6 +262,8 @@ class EditGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     reason: Reason = ""
     as_it_is: bool = False
     """Whether to accept a body that is not JSON in place of a JSON body."""
+    message: Id | None = None
+    """The message for which the caller has seen the group held; None = any."""
 
 
 class CureQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

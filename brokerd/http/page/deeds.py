@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from shlex import quote
 from typing import Final, NamedTuple
 
-from brokerd.errors import InvalidArgument, InvalidState
+from brokerd.errors import InvalidArgument
 from brokerd.http.page import bodies, parked, queues
 from brokerd.http.page.desk import Desk, Query, Row, broker_of
 from brokerd.http.page.html import Child, Html, as_it_is, el, join
@@ -150,9 +150,13 @@ async def _confirm_discard(desk: Desk, query: Query) -> Asked:
 async def _discard(desk: Desk, sent: Query) -> str:
     broker = broker_of(desk, sent)
     session = await desk.session(broker)
-    everything = sent.get("everything") == "yes"
-    await _check_message(desk, sent)
-    await session.admin.discard_group(_id(sent), _why(sent), broker, everything=everything)
+    await session.admin.discard_group(
+        _id(sent),
+        _why(sent),
+        broker,
+        everything=sent.get("everything") == "yes",
+        message=_message(sent),
+    )
     return url("/parked", {"broker": broker, "done": "discard"})
 
 
@@ -250,23 +254,10 @@ async def _edit(desk: Desk, sent: Query) -> str:
     if sent.get("lines") == "crlf":
         body = body.replace("\n", "\r\n")
     session = await desk.session(broker)
-    await _check_message(desk, sent)
-    await session.admin.edit_group(_id(sent), body.encode(), _why(sent), broker)
+    await session.admin.edit_group(
+        _id(sent), body.encode(), _why(sent), broker, message=_message(sent)
+    )
     return url("/parked", {"broker": broker, "done": "edit"})
-
-
-async def _check_message(desk: Desk, sent: Query) -> None:
-    """Raise `InvalidState` unless a group is still held for the message that a question showed.
-
-    Somebody else may have discarded that message, and the group is held for the next one."""
-    _, group, _, _ = await _group(desk, sent)
-    asked, held = sent.get("message", ""), group["culprit_message_id"]
-    if asked != held:
-        raise InvalidState(
-            f"nothing was changed: the question was about message {asked[:64] or 'none'}, and the "
-            f"group is held for message {held} by now",
-            hint="look at the group again, and decide anew",
-        )
 
 
 def _id(sent: Query) -> bytes:
@@ -274,6 +265,16 @@ def _id(sent: Query) -> bytes:
         return parse(sent.get("group", ""))
     except ValueError:
         raise InvalidArgument("the form names no conversation group") from None
+
+
+def _message(sent: Query) -> bytes:
+    """Return the id of the message that the question was about.
+
+    The verb refuses a group that is held for another one: somebody else may have discarded it."""
+    try:
+        return parse(sent.get("message", ""))
+    except ValueError:
+        raise InvalidArgument("nothing was changed: the form names no message") from None
 
 
 def _why(sent: Query) -> str:

@@ -932,6 +932,43 @@ def test_the_values_of_every_column_of_a_group_that_is_held(tmp_path: Path) -> N
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("CLP-117")
+def test_discard_and_edit_are_about_the_message_that_was_seen(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            _, group = await park(session)
+            (held,) = await session.view("parked_groups", where={"state": "parked"})
+            seen = parse(held["culprit_message_id"])
+            wrong = bytes([seen[0] ^ 1]) + seen[1:]
+            for asked in (
+                session.admin.discard_group(group, message=wrong),
+                session.admin.discard_group(group, everything=True, message=wrong),
+                session.admin.edit_group(group, b"mended", message=wrong),
+            ):
+                with pytest.raises(InvalidState, match=f"held for message {show(seen)}"):
+                    await asked
+            assert [m.body async for m in session.browse("shop")] == [b"0", b"1", b"2"]
+            # Two administrators discard the same message at the same time.
+            done = await asyncio.gather(
+                session.admin.discard_group(group, message=seen),
+                other.admin.discard_group(group, message=seen),
+                return_exceptions=True,
+            )
+            assert sorted(isinstance(one, GroupNotFound | InvalidState) for one in done) == [0, 1]
+            assert await take(session) == [b"1", b"2"]
+            _, group = await park(session)
+            (held,) = await session.view("parked_groups", where={"state": "parked"})
+            seen = parse(held["culprit_message_id"])
+            await session.admin.edit_group(group, b"mended", message=seen)
+            assert await take(session) == [b"mended", b"1", b"2"]
+            _, group = await park(session)
+            (held,) = await session.view("parked_groups", where={"state": "parked"})
+            seen = parse(held["culprit_message_id"])
+            assert await session.admin.discard_group(group, everything=True, message=seen) == 3
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("VIEW-14")
 @pytest.mark.rule("CLP-117")
 @pytest.mark.rule("CLP-116")
