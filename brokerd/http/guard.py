@@ -10,7 +10,7 @@ Fails:  an unforeseen error is logged once and answered with 500; the connection
 | a Unix socket | the user, from the kernel | what the user may see as a client |
 | TLS | the owner of the certificate | what `client:NAME` may see as a client |
 | plain TCP, with a cookie | the principal who made the address by `brokerd page` | the same |
-| plain TCP | nothing | `/livez`, `/readyz`, `/metrics` |
+| plain TCP | nothing | `/livez`, `/readyz`, `/metrics`, the style of the page |
 """
 
 import asyncio
@@ -58,6 +58,8 @@ LONGEST: Final = 60.0
 METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 FOR_ALL: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that need no principal where strangers can connect, which is loopback."""
+STATIC: Final = "/static/"
+"""Beginning of the paths of the page's style, script and icon, which say nothing of the daemon."""
 ALWAYS: Final = frozenset({"/livez", "/readyz"})
 """Paths that are answered before the stores are open."""
 HEADERS: Final = {
@@ -125,13 +127,15 @@ class Guard:
         is_tls: bool,
         request_timeout: float,
         connection_of: Callable[[web.Request], Connection | None],
+        stranger_page: Callable[[str], bytes],
         log: Log,
     ) -> None:
         """Create the guard.
 
         `cookie`: its name. `hosts`: names of the listener, beside addresses and names of this
         machine. `is_local`: whether only this machine reaches the listener. `request_timeout`:
-        seconds for the body of a POST."""
+        seconds for the body of a POST. `stranger_page`: makes the page for a browser of which no
+        caller is known, with the reason."""
         self._reads = reads
         self._browsers = browsers
         self._cookie = cookie
@@ -140,6 +144,7 @@ class Guard:
         self._is_tls = is_tls
         self._request_timeout = request_timeout
         self._connection_of = connection_of
+        self._stranger_page = stranger_page
         self._log = log
 
     @property
@@ -217,14 +222,12 @@ class Guard:
         """Find the caller; let a browser in that brings a token; check that a POST is meant."""
         token = request.query.get(TOKEN)
         if token is not None and request.method == "GET":
-            self._let_in(request, token)
+            return self._let_in(request, token)
         caller = None if self._reads.sources is None else self._caller(request)
         if caller is None:
-            if request.path not in FOR_ALL or request.method == "POST":
-                raise web.HTTPForbidden(
-                    text="nobody is known here: run `brokerd page` on the daemon's machine, and "
-                    "open the address that it prints\n"
-                )
+            is_for_all = request.path in FOR_ALL or request.path.startswith(STATIC)
+            if request.method == "POST" or not is_for_all:
+                return self._refuse_stranger(request, "this browser has not been let in")
             return await handler(request)
         if (connection := self._connection_of(request)) is not None:
             connection.caller_known()
@@ -236,7 +239,7 @@ class Guard:
         finally:
             await caller.close()
 
-    def _let_in(self, request: web.Request, token: str) -> None:
+    def _let_in(self, request: web.Request, token: str) -> web.StreamResponse:
         """Give a browser a cookie for its token, and send it on to the same path without it."""
         cookie = self._browsers.let_in(token)
         browser = None if cookie is None else self._browsers.find(cookie)
@@ -249,14 +252,29 @@ class Guard:
                 kind="browser",
             )
         if cookie is None:
-            raise web.HTTPForbidden(
-                text="this address has been used, or it is too old: run `brokerd page` again\n"
+            return self._refuse_stranger(
+                request, "this address has been used already, or it is too old"
             )
         answer = web.HTTPSeeOther(str(request.rel_url.without_query_params(TOKEN)))
         answer.set_cookie(
             self._cookie, cookie, httponly=True, samesite="Strict", secure=self._is_tls, path="/"
         )
         raise answer
+
+    def _refuse_stranger(self, request: web.Request, reason: str) -> web.Response:
+        """Say how a browser is let in: as a page where the caller reads pages, else as text."""
+        if "text/html" in request.headers.get("Accept", ""):
+            return web.Response(
+                status=403,
+                body=self._stranger_page(reason),
+                content_type="text/html",
+                charset="utf-8",
+            )
+        return _text(
+            403,
+            f"{reason}: run `brokerd page` on the daemon's machine, and open the address that it "
+            "prints\n",
+        )
 
     def _caller(self, request: web.Request) -> Caller | None:
         connection = self._connection_of(request)

@@ -93,6 +93,7 @@ class HttpListener:
             is_tls=settings.tls,
             request_timeout=self.request_timeout,
             connection_of=self._connection_of,
+            stranger_page=page.stranger_page(),
             log=log,
         )
         self._runner: web.AppRunner | None = None

@@ -6,6 +6,6 @@ and as JSON. `deeds.py` changes something, after a confirmation. `desk.py` reads
 the caller, `html.py` escapes every text.
 """
 
-from brokerd.http.page.sections import routes
+from brokerd.http.page.sections import routes, stranger_page
 
-__all__ = ["routes"]
+__all__ = ["routes", "stranger_page"]

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from brokerd.http.guard import STATIC
+
 FOLDER: Final = Path(__file__).resolve().parent / "static"
-PATH: Final = "/static/"
+PATH: Final = STATIC
 _TYPES: Final = {
     ".css": "text/css",
     ".js": "text/javascript",

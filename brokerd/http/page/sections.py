@@ -18,7 +18,7 @@ from brokerd.http.page import deeds, dialog, dialogs, network, now, parked, queu
 from brokerd.http.page.assets import PATH, Assets
 from brokerd.http.page.desk import Desk, Query, Row
 from brokerd.http.page.html import Child, Html
-from brokerd.http.page.shell import Frame, document, failure
+from brokerd.http.page.shell import Frame, document, failure, stranger
 from brokerd.http.page.words import clipped, url
 from brokerd.http.reads import Reads, caller_of
 from brokerd.units import printable_json
@@ -67,6 +67,12 @@ def routes(reads: Reads) -> list[web.RouteDef]:
     found.append(web.post("/do/{deed}", page.perform))
     found += [web.post(path, page.showing(show)) for path, show in deeds.SHOW.items()]
     return found
+
+
+def stranger_page() -> Callable[[str], bytes]:
+    """Return what makes the page for a browser that was not let in, from the reason."""
+    urls = Assets().urls
+    return lambda reason: stranger(reason, urls)
 
 
 def json_path(path: str) -> str:

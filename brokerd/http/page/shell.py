@@ -42,15 +42,9 @@ class Frame(NamedTuple):
 
 def document(frame: Frame, content: Child) -> bytes:
     """Return the whole document."""
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("meta", name="referrer", content="same-origin"),
-        el("title", f"{frame.title} · {frame.instance} · brokerd"),
-        el("link", rel="icon", href=frame.assets["icon.svg"], type="image/svg+xml"),
-        el("link", rel="stylesheet", href=frame.assets["page.css"]),
+    head = _head(
+        f"{frame.title} · {frame.instance} · brokerd",
+        frame.assets,
         el("script", type="module", src=frame.assets["page.js"]),
     )
     main = el(
@@ -69,6 +63,43 @@ def document(frame: Frame, content: Child) -> bytes:
         main,
         _footer(frame),
     )
+    return _whole(head, body)
+
+
+def stranger(reason: str, assets: Mapping[str, str]) -> bytes:
+    """Return the document for a browser that was not let in: it names nothing of the instance."""
+    content = join(
+        el("h1", "You are not let in"),
+        el("p", f"{reason[0].upper()}{reason[1:]}.", class_="said failure"),
+        el(
+            "p",
+            "On the daemon's machine, run ",
+            el("code", "brokerd page", class_="mend"),
+            " and open the address that it prints. It lets one browser in, once, within ten "
+            "minutes.",
+        ),
+        el("p", el("a", "Open the page", href=url("/")), " if this browser has been let in."),
+    )
+    header = el("header", el("div", el("span", "brokerd", class_="brand"), class_="who"))
+    body = el("body", header, el("main", content, id="main"))
+    return _whole(_head("Not let in · brokerd", assets), body)
+
+
+def _head(title: str, assets: Mapping[str, str], *more: Html) -> Html:
+    return el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("meta", name="referrer", content="same-origin"),
+        el("title", title),
+        el("link", rel="icon", href=assets["icon.svg"], type="image/svg+xml"),
+        el("link", rel="stylesheet", href=assets["page.css"]),
+        *more,
+    )
+
+
+def _whole(head: Html, body: Html) -> bytes:
     return f"<!doctype html>\n{el('html', head, body, lang='en')}".encode()
 
 

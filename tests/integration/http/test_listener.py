@@ -5,6 +5,7 @@ import html
 import json
 import os
 import pwd
+import re
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -75,6 +76,28 @@ async def test_a_stranger_on_loopback_sees_nothing_else(
     async with caller.get(site.url(path)) as answer:
         assert answer.status == 403
         assert "brokerd page" in await answer.text()
+
+
+@pytest.mark.rule("MON-27")
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/", "This browser has not been let in."), ("/?token=00", "been used already, or it is too")],
+)
+async def test_a_browser_that_is_not_let_in_sees_a_page_that_says_what_to_do(
+    start: Start, caller: aiohttp.ClientSession, path: str, reason: str
+) -> None:
+    site = await start()
+    async with caller.get(site.url(path), headers={"Accept": "text/html,*/*;q=0.8"}) as answer:
+        assert (answer.status, answer.content_type) == (403, "text/html")
+        text = await answer.text()
+    assert reason in text
+    assert ">brokerd page</code>" in text
+    assert ">here<" not in text
+    (style,) = re.findall(r'rel="stylesheet" href="([^"]+)"', text)
+    (icon,) = re.findall(r'rel="icon" href="([^"]+)"', text)
+    for file in (style, icon):
+        assert await status_of(caller, site.url(file)) == 200
+    assert await status_of(caller, site.url(style), method="POST") == 403
 
 
 @pytest.mark.rule("MON-27", "MON-23")
