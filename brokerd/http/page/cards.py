@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from shlex import split
 from typing import Final
 
-from brokerd.admin.doctor.codes import CODES
 from brokerd.admin.doctor.findings import Finding, Level
 from brokerd.clock import Instant
+from brokerd.http.page.findings import code_link
 from brokerd.http.page.html import Child, Html, el, join
 from brokerd.http.page.words import badge, clipped, command, ident, link, name, when
 from brokerd.units import counted
@@ -60,7 +60,6 @@ def _card(some: list[Finding], now: Instant) -> Html:
     if (match := _ID.search(one.about)) is not None:
         start, end = match.span()
         about = join(one.about[:start], ident(match[0]), one.about[end:])
-    code = CODES.get(one.code)
     return el(
         "li",
         el(
@@ -69,12 +68,7 @@ def _card(some: list[Finding], now: Instant) -> Html:
             " ",
             el("strong", link(path, about, query) if path else about),
             " ",
-            el(
-                "span",
-                one.code,
-                class_="code",
-                title=f"{code.meaning} {code.cure}" if code is not None else None,
-            ),
+            code_link(one.code),
         ),
         el("p", _text(one.text, broker, now)),
         _others(some, one, broker),

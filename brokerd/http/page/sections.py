@@ -14,7 +14,17 @@ from aiohttp import web
 from brokerd.clock import Instant, dated, show_instant
 from brokerd.errors import BrokerError
 from brokerd.http.guard import status_of
-from brokerd.http.page import deeds, dialog, dialogs, network, now, parked, queues, readers
+from brokerd.http.page import (
+    deeds,
+    dialog,
+    dialogs,
+    findings,
+    network,
+    now,
+    parked,
+    queues,
+    readers,
+)
 from brokerd.http.page.assets import PATH, Assets
 from brokerd.http.page.desk import Desk, Query, Row
 from brokerd.http.page.html import Child, Html
@@ -50,6 +60,7 @@ SECTIONS: Final = (
     Section("/group", "Group", parked.load_one, parked.draw_one, "/parked", "group"),
     Section("/network", "Network", network.load, network.draw),
     Section("/readers", "Readers", readers.load, readers.draw),
+    Section(findings.PATH, "Finding", findings.load, findings.draw, "/", "code"),
 )
 _TITLE: Final = 80
 _MENU_OF_DEED: Final = {"switch": "/queues", "body": "/queues"}

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from brokerd.admin.doctor.checks import examine
+from brokerd.admin.doctor.codes import CODES
 from brokerd.admin.doctor.findings import Finding
 from brokerd.cli.doctor_observations import whole
 from brokerd.client.session import connect
@@ -60,6 +61,21 @@ async def test_every_section_is_a_document_and_json(site: Site) -> None:
         found = await site.json(json_path(one.path), **query)
         assert isinstance(found, dict)
     assert linked >= {one.path for one in SECTIONS}
+
+
+@pytest.mark.rule("MON-59")
+async def test_a_code_leads_to_its_meaning(site: Site) -> None:
+    found = {one["code"] for one in (await site.json("/now.json"))["findings"]}
+    now = Document(await site.get("/"))
+    leads = {link for link in now.links() if link.startswith("/finding")}
+    assert leads == {f"/finding?code={code}" for code in found}
+    assert found, "the site has something to say"
+    (one,) = (await site.json("/finding.json", code="d44"))["findings"]
+    text = await site.get("/finding", code="D44")
+    assert one["meaning"] in text
+    assert "<h1>Finding D44</h1>" in text
+    assert len((await site.json("/finding.json"))["findings"]) == len(CODES)
+    assert "no finding has the code D999" in await site.get("/finding", 404, code="D999")
 
 
 @pytest.mark.rule("SX-11", "MON-40")

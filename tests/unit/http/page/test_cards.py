@@ -46,6 +46,7 @@ def test_a_card_links_to_what_it_names_and_its_code_has_the_meaning() -> None:
     text = held_up(ONE, 400)
     assert f'href="/dialog?broker=main&amp;handle={ONE}"' in text
     assert CODES["D39"].meaning.split(",", maxsplit=1)[0][:20] in text
+    assert '<a href="/finding?code=D39"' in text
     found = error("D44", "queue a of broker b of broker main", f"group {ONE} is parked: x")
     text = cards([found], NOW)
     assert 'href="/queue?broker=main&amp;name=a+of+broker+b"' in text
