@@ -266,3 +266,28 @@ def test_wrong_words_are_named(tmp_path: Path, words: tuple[str, ...], said: str
     refused = place.run("store", *words)
     assert refused.returncode == 64, refused.stderr
     assert said in refused.stderr
+
+
+@pytest.mark.rule("REL-46", "REL-49")
+def test_the_drill_of_the_page_works(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/continuous-backup.md").read_text()
+    block = page.partition("## Drill")[2].partition("```sh\n")[2].partition("```")[0]
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    program = commands / "brokerd"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m brokerd "$@"\n')
+    program.chmod(0o755)
+    place = tmp_path / "drill"
+    place.mkdir()
+    environment = _environment()
+    done = subprocess.run(
+        ["bash", "-c", block],
+        cwd=place,
+        env=environment | {"PATH": f"{commands}:{environment['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    last = done.stdout.splitlines()[-4:]
+    assert last == ["before.txt:1", "newest.txt:1", "before.txt:0", "newest.txt:1"], done
