@@ -36,7 +36,6 @@ class Verbs(Protocol):
     """The transaction whose verbs are to be ordinary."""
 
     failure: BrokerError | None
-    rights: Rights | None
 
 
 class Lock(Protocol):
@@ -74,17 +73,41 @@ def may_send_type(
     )
 
 
-def may_send(broker: Broker, group: Lock, queue: HomeQueue, size: int, tx: Verbs | None) -> bool:
+def may_act(broker: Broker, queue: HomeQueue, rights: Rights | None) -> bool:
+    """Return whether a client may act for the services of a queue.
+
+    `rights`: those of the client; None = all."""
+    return (
+        rights is None or rights.may_receive(broker.name, queue.name)  # otherwise refused (SND-25)
+    )
+
+
+def may_begin(broker: Broker, to_service: str, rights: Rights | None) -> bool:
+    """Return whether a client may begin dialogs with a service. `rights`: its own; None = all."""
+    return (
+        rights is None or rights.may_send(broker.name, to_service)  # otherwise refused (SX-3)
+    )
+
+
+def may_send(  # noqa: PLR0917  # one call for each message: names would cost time
+    broker: Broker,
+    group: Lock,
+    queue: HomeQueue,
+    size: int,
+    tx: Verbs | None,
+    rights: Rights | None,
+) -> bool:
     """Return whether a SEND of an ordinary type need not wait, and leaves only a row at its sender.
 
-    `tx`: the transaction that sends; None = a new one, of a client with all rights."""
+    `tx`: the transaction that sends; None = a new one. `rights`: those of its client; None = all.
+    """
     options, holder = broker.options, group.holder
     return (
         options.fast_paths
         and (holder is tx or holder is None)  # otherwise it waits for the lock (GRP-9)
         and (holder is not None or not group.line)  # otherwise others come first (GRP-9)
         and (tx is None or tx.failure is None)  # otherwise it fails with that (GRP-11, GRP-12)
-        and (tx is None or tx.rights is None)  # otherwise they are checked (SND-25)
+        and may_act(broker, queue, rights)
         and not broker.is_full  # otherwise it is refused (REL-26)
         and size < options.large_body  # otherwise its body is stored ahead, in pieces (REL-33)
         and size <= options.max_message  # otherwise it is refused (SND-12)
@@ -126,7 +149,6 @@ def may_end(broker: Broker, tx: Verbs) -> bool:
     return (
         broker.options.fast_paths
         and tx.failure is None  # otherwise it fails with that (GRP-11, GRP-12)
-        and tx.rights is None  # otherwise they are checked (SND-25)
     )
 
 

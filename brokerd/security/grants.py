@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -358,6 +359,7 @@ def rights_of(grants: Iterable[Grant], names: Iterable[str]) -> Rights:
     )
 
 
+@lru_cache(maxsize=4096)  # each send of a client with limited rights looks this up
 def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, one) for one in patterns)
 

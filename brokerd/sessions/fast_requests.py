@@ -45,11 +45,23 @@ def perform_leading(session: Client, unread: deque[ClientFrame], limit: int) -> 
         sends = _as_sends(first, highest)
         if sends is not None:
             leading = _leading(sends, behind, _as_sends)
-            return send_each(broker, leading, client=client, done=session.responses.confirmed)
+            return send_each(
+                broker,
+                leading,
+                client=client,
+                rights=session.rights,
+                done=session.responses.confirmed,
+            )
         dialog = _as_short_dialog(first, highest)
         if dialog is not None:
             dialogs = _leading(dialog, behind, _as_short_dialog)
-            return converse_each(broker, dialogs, client=client, done=session.responses.confirmed)
+            return converse_each(
+                broker,
+                dialogs,
+                client=client,
+                rights=session.rights,
+                done=session.responses.confirmed,
+            )
     except StoreFault:
         pass  # nothing was done, and the general path fails with the same error
     return 0
@@ -68,6 +80,7 @@ def send_held_up(
             session.broker,
             sends,
             client=session.client_id,
+            rights=tx.rights,
             done=session.responses.confirmed,
             holder=tx,
         )

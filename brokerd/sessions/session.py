@@ -281,10 +281,10 @@ class ClientSession(asyncio.Protocol):
     def _may_take_fast_path(self) -> bool:
         """Whether the next request may take the fast path (CLP-31, CLP-71).
 
-        No earlier request has to come first, and the client has all rights and is not draining.
+        No earlier request has to come first, and the client is not draining.
         """
         line = self.line
-        free = not line.is_waiting and not self.gate.is_closed and self.rights is None
+        free = not line.is_waiting and not self.gate.is_closed
         return self._welcomed and free and not self._draining and not line.is_loaded
 
     def _process_unread(self) -> None:

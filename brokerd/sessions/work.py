@@ -204,7 +204,7 @@ class OneShot(Independent):
 
     def _send_held_up(self) -> bool:
         """Perform a request that has waited, on the fast path; False = nothing was done."""
-        if self.tx.rights is not None or self.tx.failure is not None:
+        if self.tx.failure is not None:
             return False
         messages: list[Message] = []
         for verb in self._verbs:

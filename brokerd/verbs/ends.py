@@ -84,6 +84,8 @@ def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
         live = find(handle)
         if live is None or live.group.holder is not tx or live.beyond is None:
             return False
+        if not ordinary.may_act(tx.broker, live.queue, tx.rights):
+            return False
         endpoint = tx.view(live)
         outcome = None if endpoint is None else dialog.ordinary_end(endpoint)
         if endpoint is None or outcome is None:

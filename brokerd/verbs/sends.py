@@ -276,7 +276,7 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
     size, side = len(body) if body else 0, base.is_initiator
     group = live.group
     if (
-        not ordinary.may_send(broker, group, live.queue, size, tx)
+        not ordinary.may_send(broker, group, live.queue, size, tx, tx.rights)
         or not ordinary.may_send_type(broker, live.contract, message_type, from_initiator=side)
         or (live.is_local and live.peer is None)  # it has to be loaded
         or (live.peer is not None and live.peer.queue.room is not None)  # it reserves room (REL-42)

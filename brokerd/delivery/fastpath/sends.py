@@ -27,6 +27,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.headers import Content
 from brokerd.protocol.items import HEADERS
+from brokerd.security.grants import Rights
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.hashes import body_hash
 
@@ -53,20 +54,22 @@ def send_each(
     sends: Iterable[Sends],
     *,
     client: ClientId,
+    rights: Rights | None,
     done: Done,
     holder: Transaction | None = None,
 ) -> int:
     """Send and commit, in order, up to the first transaction that needs the general path.
 
     Return the number of transactions sent. `done` is called with their requests once they are
-    durable. `holder`: the transaction that may have locked the groups while bodies were checked.
+    durable. `rights`: those of the client; None = all. `holder`: the transaction that may have
+    locked the groups while bodies were checked.
 
     Raises:
         StoreFault: nothing was done.
     """
     if not broker.options.fast_paths:
         return 0
-    run = _Run(broker, holder)
+    run = _Run(broker, holder, rights)
     add, most = run.add, broker.options.max_verbs
     requests: list[int] = []
     tokens: list[int] = []
@@ -101,11 +104,12 @@ NOTHING: Final[Sequence[_Sent]] = ()
 class _Run(OrdinaryRows):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_ahead", "_holder", "_most", "_terms", "leaving")
+    __slots__ = ("_ahead", "_holder", "_most", "_rights", "_terms", "leaving")
 
-    def __init__(self, broker: Broker, holder: Transaction | None) -> None:
+    def __init__(self, broker: Broker, holder: Transaction | None, rights: Rights | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
+        self._rights = rights
         self._most = broker.options.max_bytes
         self._terms: object = None  # of the latest message; nearly all of a run have the same
         self._ahead = NOTHING  # messages of the same transaction that are not written yet
@@ -151,7 +155,7 @@ class _Run(OrdinaryRows):
         sent = dialog.ordinary_send(before)
         size, side = len(body) if body else 0, before.is_initiator
         if sent is None or not ordinary.may_send(
-            broker, live.group, live.queue, size, self._holder
+            broker, live.group, live.queue, size, self._holder, self._rights
         ):
             return None
         terms = (live.contract, message_type, side)

@@ -31,6 +31,7 @@ from brokerd.model import END_DIALOG, Contract
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
+from brokerd.security.grants import Rights
 from brokerd.storage.changes import DialogLogRow, QueueRow
 
 
@@ -57,19 +58,24 @@ class ShortDialog(NamedTuple):
 
 
 def converse_each(
-    broker: Broker, dialogs: Iterable[ShortDialog], *, client: ClientId, done: Done
+    broker: Broker,
+    dialogs: Iterable[ShortDialog],
+    *,
+    client: ClientId,
+    rights: Rights | None,
+    done: Done,
 ) -> int:
     """Begin, send, end and commit, in order, up to the first dialog that needs the general path.
 
     Return the number of dialogs finished so. `done` is called with their requests once they are
-    durable.
+    durable. `rights`: those of the client; None = all.
 
     Raises:
         StoreFault: nothing was done.
     """
     if not broker.options.fast_paths:
         return 0
-    run = _Run(broker)
+    run = _Run(broker, rights)
     requests: list[int] = []
     tokens: list[int] = []
     for one in dialogs:
@@ -87,10 +93,11 @@ def converse_each(
 class _Run(OrdinaryRows):
     """Dialogs that join one flush together."""
 
-    __slots__ = ("_contract", "_queue", "_rest", "_targets", "_terms")
+    __slots__ = ("_contract", "_queue", "_rest", "_rights", "_targets", "_terms")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, rights: Rights | None) -> None:
         super().__init__(broker)
+        self._rights = rights
         self._terms: Terms | None = None
         self._contract: Contract
         self._queue: QueueState
@@ -106,7 +113,7 @@ class _Run(OrdinaryRows):
             return False
         size, message_type = len(body) if body else 0, terms.message_type
         if (
-            not ordinary.may_send(broker, ordinary.NEW_GROUP, self._queue, size, None)
+            not ordinary.may_send(broker, ordinary.NEW_GROUP, self._queue, size, None, self._rights)
             or (self._targets.queue.room is not None and not ordinary.may_fill(self._targets.queue))
             or not self._target.accept(self._contract, message_type, body, from_initiator=True)
         ):
@@ -118,6 +125,8 @@ class _Run(OrdinaryRows):
         """Prepare for dialogs with these terms; False = they are not ordinary."""
         broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
         if not ordinary.may_converse(broker, *names, terms.lifetime):
+            return False
+        if not ordinary.may_begin(broker, terms.to_service, self._rights):
             return False
         contract = broker.contracts[terms.contract]
         if not ordinary.may_send_type(broker, contract, terms.message_type, from_initiator=True):

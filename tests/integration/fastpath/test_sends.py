@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.config.settings import Clients
 from brokerd.delivery.fastpath import sends
-from brokerd.errors import StoreFull, WrongDirection
+from brokerd.errors import ConversationNotFound, StoreFull, WrongDirection
 from brokerd.sessions import fast_requests
-from tests.integration.one_daemon import Daemon, play
+from tests.integration.one_daemon import ADDRESS, Daemon, play
 
+ANN, EVE = 4_000_000_001, 4_000_000_002
+"""Users whom this machine does not know by name."""
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
 
 
@@ -75,6 +79,39 @@ def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     watched(monkeypatch, fast=False)
     (tmp_path / "general").mkdir()
     assert outcome(tmp_path / "general") == by_the_fast_path
+
+
+@pytest.mark.rule("SND-25", "SX-3")
+def test_limited_rights_are_checked_on_the_fast_path_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients with a certificate always have limited rights; theirs is the usual case."""
+    taken = watched(monkeypatch)
+    grants = (f"receive on main/desk to {ANN}", f"send on urn:shop to {ANN}")
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        clients = Clients(listen=ADDRESS, trust_network=True, grants=grants)
+        await daemon.start(declare=False, clients=clients)
+        daemon.network.users = {"ann": ANN, "eve": EVE, "owner": os.geteuid()}
+        owner, ann = await daemon.session(node="owner"), await daemon.session(node="ann")
+        eve = await daemon.session(node="eve")
+        there = await ann.begin_dialog("urn:desk", "urn:shop", "talk")
+        await ann.send(there, b"first", "Ask")
+        taken.clear()
+        await ann.send(there, b"second", "Ask")
+        assert taken == [1]
+        with pytest.raises(ConversationNotFound):  # it may not receive from the queue of the dialog
+            await eve.send(there, b"not hers", "Ask")
+        assert taken == [1, 0]
+        async with owner.transaction() as tx:
+            asked = await tx.receive("shop")
+            await tx.send(asked[0].handle, b"answer", "Answer")
+        assert [one.body for one in asked] == [b"first", b"second"]
+        for session in (owner, ann, eve):
+            await session.close()
+
+    play(program, tmp_path)
 
 
 Given = Sequence[tuple[bytes, bytes, str]]

@@ -35,6 +35,7 @@ def test_sends_that_take_the_general_path_are_not_read_again_and_again(
     store = SimpleNamespace(highest_token=lambda _client: 0)
     session: Any = SimpleNamespace(
         client_id=b"c" * 16,
+        rights=None,
         broker=SimpleNamespace(store=store),
         responses=SimpleNamespace(confirmed=None),
     )
