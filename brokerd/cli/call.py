@@ -45,7 +45,7 @@ DEFAULT_WAIT = 30.0
 @click.option(
     "--wait",
     type=SECONDS,
-    default=DEFAULT_WAIT,
+    default=f"{DEFAULT_WAIT:g}s",
     show_default=True,
     help="Longest wait for a reply.",
 )

@@ -119,7 +119,7 @@ def _renew(
 @click.option(
     "--wait",
     type=SECONDS,
-    default=10.0,
+    default="10s",
     show_default=True,
     help="Longest wait for peers to install them.",
 )

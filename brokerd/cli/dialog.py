@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from brokerd.cli import dialog_timeline
-from brokerd.cli.options import AFTER, daemon_options, json_option
+from brokerd.cli.options import AFTER, daemon_options, given_place, json_option
 from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
 from brokerd.cli.short_ids import GROUP, HANDLE
@@ -68,7 +68,11 @@ handle_argument = click.argument("handle", type=HANDLE)
 def status(
     *, handle: bytes, address: str | None, config: Path | None, broker: str, as_json: bool
 ) -> int:
-    """Show the state of a dialog's transmission, and why it is held up."""
+    """Show the state of a dialog's transmission, and why it is held up.
+
+    HANDLE is printed by `brokerd send` and listed by `brokerd dialog ls`; its first four digits or
+    more are enough. `brokerd dialog timeline` shows what has happened, at both sides.
+    """
 
     async def fetch(session: Session) -> TransmissionStatus:
         return await session.transmission_status(handle)
@@ -89,6 +93,7 @@ def status(
         print_line(f"  since {show_instant(found.status_since)}")
     if found.next_attempt_at is not None:
         print_line(f"  next attempt {show_instant(found.next_attempt_at)}")
+    print_line(f"  what helps: brokerd doctor {given_place()}".rstrip())
     return 0
 
 

@@ -28,7 +28,7 @@ _CLOCK: Final = slice(11, 23)
 
 @click.command(name="timeline")
 @click.argument("handle", type=HANDLE)
-@click.option("--wait", type=SECONDS, default=3.0, show_default=True,
+@click.option("--wait", type=SECONDS, default="3s", show_default=True,
               help="Time that the other instance may take to answer.")  # fmt: skip
 @daemon_options
 @json_option

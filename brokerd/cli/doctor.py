@@ -92,7 +92,7 @@ _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "in
     show_default=True,
     help="Show findings of this severity and above.",
 )
-@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="Timeout of the ping.")
+@click.option("--wait", type=SECONDS, default="10s", show_default=True, help="Timeout of the ping.")
 @daemon_options
 @json_option
 def command(

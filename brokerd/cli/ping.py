@@ -22,7 +22,7 @@ _NAME_ONE = "name the service that talks to it with --from, as the way back may 
 @click.option(
     "--broker-id", type=BROKER_ID, help="The broker that the sender names with the service."
 )
-@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="Longest wait.")
+@click.option("--wait", type=SECONDS, default="10s", show_default=True, help="Longest wait.")
 @daemon_options
 @json_option
 def command(

@@ -128,7 +128,7 @@ def decision_line(row: Mapping[str, Any]) -> str:
 @click.option(
     "--grace",
     type=SECONDS,
-    default=DEFAULT_GRACE,
+    default=f"{DEFAULT_GRACE:g}s",
     show_default=True,
     help="Longest time for readers to end by themselves.",
 )

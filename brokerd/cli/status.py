@@ -11,6 +11,7 @@ from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.config.exposure import describe
 from brokerd.process import exit_statuses
+from brokerd.protocol.transitions import State
 from brokerd.telemetry.status import (
     DestinationStatus,
     InstanceStatus,
@@ -84,7 +85,11 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
         ("destination", "messages", "state", "since", "reason"),
         [_destination(to, status) for to in status.destinations],
     )
-    table("dialogs", ("state", "endpoints"), sorted(status.dialogs.items()))
+    table(
+        "dialogs",
+        ("state", "means", "endpoints"),
+        [(state, _meaning(state), many) for state, many in sorted(status.dialogs.items())],
+    )
     table(
         "stores",
         ("broker", "state", "size", "log", "free"),
@@ -100,6 +105,14 @@ def _who(status: InstanceStatus) -> str:
 
 def _counts(by_reason: dict[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
+
+
+def _meaning(state: str) -> str:
+    """Return the state of a dialog in words; a dash for one of a newer daemon."""
+    try:
+        return State(state).name.lower().replace("_", " ")
+    except ValueError:
+        return "-"
 
 
 def _listening(status: InstanceStatus) -> str:

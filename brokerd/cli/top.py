@@ -59,7 +59,11 @@ _PLAIN: Final = {"head": "bold", "chosen": "reverse", "dim": "dim"}
 
 @click.command(name="top")
 @click.option(
-    "--every", type=SECONDS, default=EVERY, show_default=True, help="Time between two frames."
+    "--every",
+    type=SECONDS,
+    default=f"{EVERY:g}s",
+    show_default=True,
+    help="Time between two frames.",
 )
 @click.option("--once", is_flag=True, help="Print one frame, with the rates of one interval.")
 @daemon_options

@@ -63,7 +63,7 @@ def command() -> None:
     "event notification that reports work, its queue and service.  [default: yes]",
 )
 @click.option(
-    "--wait", type=SECONDS, default=10.0, show_default=True, help="Longest wait for the daemon."
+    "--wait", type=SECONDS, default="10s", show_default=True, help="Longest wait for the daemon."
 )
 @daemon_options
 def run(

@@ -66,6 +66,7 @@ def test_status_gives_the_verdict_first_and_the_reasons(
     assert "shop_q  on      3      -       2min" in text
     assert "tcp://far:4022  5         suppressed  -      connect_failed refused" in text
     assert "main    ok     67MiB" in text
+    assert "CO     conversing  4" in text
     assert "2 groups wait for the next attempt: ValueError: no stock" in text
 
 

@@ -32,6 +32,7 @@ def test_status_says_why_it_waits(daemon: SmallDaemon, capsys: Capture) -> None:
     assert "no_route: nothing matches" in shown
     assert "3 unacknowledged" in shown
     assert "2023-11-14" in shown
+    assert f"what helps: brokerd doctor --address {daemon.address}" in shown
     assert run(daemon, "status", HANDLE, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["conversation_handle"], answer["status_key"]) == (HANDLE, "no_route")
