@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from brokerd.cli.output import print_json, print_line, quoted, warn
-from brokerd.clock import SystemClock
+from brokerd.clock import Clock, SystemClock
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, InvalidArgument, ObjectNotFound, UnsafeFile
 from brokerd.ids import RandomIds
@@ -35,6 +35,8 @@ _AT_ONCE: Final = 5
 _monotonic: Final = SystemClock.monotonic
 _STEP: Final = 2.0
 """Seconds between two lines of progress, and before the first one."""
+_PAUSE: Final = 1.0
+"""Seconds without a call after which the next call belongs to other work."""
 
 
 class Wanted(NamedTuple):
@@ -51,13 +53,18 @@ class Wanted(NamedTuple):
 class ShownProgress:
     """Progress of long work, on standard error; it says nothing of short work."""
 
-    def __init__(self) -> None:
-        self._next = _monotonic() + _STEP
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._last_call = self._next = float("-inf")
 
     def __call__(self, what: str, done: int, whole: int) -> None:
-        """Print a line if enough time has passed."""
-        if _monotonic() >= self._next:
-            self._next = _monotonic() + _STEP
+        """Print a line if the work goes on for long enough; after a pause it is other work."""
+        now = self._monotonic()
+        if now - self._last_call >= _PAUSE:
+            self._next = now + _STEP
+        self._last_call = now
+        if now >= self._next:
+            self._next = now + _STEP
             warn(f"{what}: {done * 100 // max(1, whole)} % of {size(whole)}")
 
 
