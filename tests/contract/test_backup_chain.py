@@ -475,3 +475,32 @@ async def test_a_broker_that_is_made_meanwhile_comes_with_the_next_round(store, 
     found = iter([{"shop": path}, {"shop": path, "new": path}])
     with pytest.raises(Unsettled, match="was made or removed"):
         follower.add(lambda: next(found))
+
+
+@one_executor
+@pytest.mark.rule("REL-46")
+@pytest.mark.parametrize("how_often", [1, 3, 1_000_000])
+async def test_stores_are_read_as_of_one_moment(store, tmp_path, monkeypatch, how_often):
+    """Another store is changed, then this one, each time that the snapshot of this one began."""
+    other = tmp_path / "other.db"
+    for suffix in ("", "-wal", "-head"):
+        shutil.copy(f"{store.path}{suffix}", f"{other}{suffix}")
+    begin, changes = snapshots._Logged.begin, 0
+
+    def change(path: Path) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("UPDATE store SET epoch = epoch + 1")
+
+    def begin_and_change(held: snapshots._Logged) -> None:
+        nonlocal changes
+        begin(held)
+        if held._path == store.path and changes < how_often:
+            changes += 1
+            change(other)
+            change(store.path)
+
+    monkeypatch.setattr(snapshots._Logged, "begin", begin_and_change)
+    with snapshots.held_together([store.path, other]) as (held, is_one_moment):
+        epochs = [one.snapshot.facts.epoch for one in held]
+    assert is_one_moment == (how_often < snapshots._ATTEMPTS)
+    assert (epochs[0] == epochs[1]) == is_one_moment
