@@ -57,6 +57,9 @@ def default_broker() -> str:
     return os.environ.get("BROKERD_BROKER", DEFAULT_BROKER)
 
 
+_DATABASES: Final = ("postgresql:", "postgres:")
+
+
 async def _open(
     address: str | None,
     broker: str | None,
@@ -68,6 +71,11 @@ async def _open(
         raise InvalidArgument(
             f"address is {address!r}, not a text",
             hint="unix:/path, TCP://host:port or file:path.db",
+        )
+    if address is not None and address.lower().startswith(_DATABASES):
+        raise InvalidArgument(
+            "the address is that of a database, and no program opens stores in one by itself",
+            hint="run a daemon with it as store.url, and give the daemon's address here",
         )
     if address is not None and address.lower().startswith(FILE):
         session = await _open_file(address[len(FILE) :], broker, **options)

@@ -621,6 +621,15 @@ class StoreMissing(Refusal):
             f"place; if it is gone for good: brokerd broker forget {shlex.quote(name)}",
         )
 
+    @classmethod
+    def for_schema(cls, name: str, place: str, broker_id: str) -> Self:
+        """Return the error for a broker whose schema in a database existed before."""
+        return cls(
+            f"{place} is not there, and this instance has a broker {name} ({broker_id})",
+            hint="check store.url and store.schema_prefix, or restore the schema; if it is gone "
+            f"for good: brokerd broker forget {shlex.quote(name)}",
+        )
+
 
 class StoreVersion(Refusal):
     """The store was written by another version (REL-29)."""

@@ -29,15 +29,17 @@ class Upkeep:
     """Bulk clean-up and backups of one instance."""
 
     def __init__(
-        self, *, store_dirs: Collection[Path], backup_dirs: Sequence[Path], log: Log
+        self, *, store_dirs: Collection[Path], backup_dirs: Sequence[Path], server: str, log: Log
     ) -> None:
         """Create the operations of one instance.
 
         `store_dirs`: the directories of the instance's stores. `backup_dirs`: the directories
-        below which backups are written, and nowhere else (SX-22).
+        below which backups are written, and nowhere else (SX-22). `server`: the server that has
+        the stores; empty = they are files.
         """
         self._store_dirs = store_dirs
         self._backup_dirs = backup_dirs
+        self._server = server
         self._log = log
 
     async def clean_up(
@@ -87,7 +89,17 @@ class Upkeep:
         return {**counts, "next": end}
 
     async def backup(self, broker: Broker, path: Path, actor: str) -> dict[str, object]:
-        """Write a consistent copy of the store to a new file, and check that it is sound."""
+        """Write a consistent copy of the store to a new file, and check that it is sound.
+
+        Raises:
+            InvalidArgument: the file may not be written there, or the store is on a server.
+        """
+        if self._server:
+            raise InvalidArgument(
+                f"the store of broker {broker.name} is in {self._server}, and not in a file",
+                hint="back the database up with the tools of PostgreSQL: pg_dump for a copy of one "
+                "moment, or pg_basebackup with an archive of the log for every moment",
+            )
         copied = await broker.store.backup(path, not_in=self._store_dirs, below=self._backup_dirs)
         self._log.info(
             ADMINISTRATION,

@@ -77,7 +77,7 @@ class Figures:
         times: Times,
         locks: HeldLocks,
         doors: Sequence[Door],
-        path_of: Callable[[str], Path],
+        store_sizes: Callable[[str], tuple[int, int]],
         clock: Clock,
         checker: Checker,
         free: Callable[[], int] | None,
@@ -105,7 +105,7 @@ class Figures:
         self._destinations = destinations
         self._readers = readers
         self._doors = doors
-        self._path_of = path_of
+        self._store_sizes = store_sizes
         self._deltas: dict[tuple[str, ...], Deltas] = {}
         self._times = times
         self._locks = locks
@@ -212,11 +212,8 @@ class Figures:
 
     def broker_gauges(self, broker: Broker) -> dict[str, float]:
         """Return the sizes of a broker's store."""
-        path = self._path_of(broker.name)
-        return {
-            "store_bytes": float(_size(path)),
-            "wal_bytes": float(_size(path.with_name(path.name + "-wal"))),
-        }
+        size, wal = self._store_sizes(broker.name)
+        return {"store_bytes": float(size), "wal_bytes": float(wal)}
 
     def _to_destination(self, one: Destination) -> Row:
         gauges = self.destination_gauges(one)
@@ -391,13 +388,6 @@ def peak_memory() -> int:
     except (OSError, ValueError):
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _drained(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:

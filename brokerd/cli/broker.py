@@ -3,6 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from brokerd.client.admin_answers import BrokerState, CleanedUp
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
 from brokerd.config.loading import load
-from brokerd.errors import DaemonUnreachable, UsageError
+from brokerd.errors import DaemonUnreachable, InUse, UsageError
 from brokerd.ids import RandomIds
 from brokerd.model import MSDB
 from brokerd.units import counted
@@ -154,7 +155,14 @@ def _forget_here(broker: str, config: Path | None) -> str:
     """Forget a broker without a daemon, which may refuse to start until this is done (MAN-18)."""
     from brokerd.maintenance.known_brokers import forget_without_daemon  # noqa: PLC0415  # rarely needed
 
-    path_of = load(config).settings.store_path
+    settings = load(config).settings
+    if settings.is_on_server:
+        raise InUse(
+            f"the stores are in {settings.shown_server}: a broker of theirs is forgotten by the "
+            "daemon, which starts without it",
+            hint=f"start the daemon, then: brokerd broker forget {quote(broker)}",
+        )
+    path_of = settings.store_path
     return forget_without_daemon(broker, path_of, ids=RandomIds(), clock=SystemClock())
 
 

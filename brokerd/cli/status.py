@@ -59,14 +59,7 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     print_verdict(
         "  ", "", f"clients {status.clients}, peers {status.peers}, {_listening(status)}", indent=4
     )
-    for listener in status.open_listeners:
-        print_verdict("  ", "", f"open to other machines: {describe(listener)}", indent=4)
-    for opening in status.openings:
-        print_verdict("  ", "", f"open: {opening}", indent=4)
-    for grant in status.open_to_public:
-        print_verdict(
-            "  ", "", f"open to everybody: {grant.permission} on {grant.securable}", indent=4
-        )
+    _places(status)
     for one in status.file_problems:
         print_verdict("  ", "", f"{one.path} {one.problem}; {one.mend}", indent=4)
     for door in status.doors:
@@ -90,6 +83,33 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
         ("state", "means", "endpoints"),
         [(state, _meaning(state), many) for state, many in sorted(status.dialogs.items())],
     )
+    _stores(status)
+
+
+def _places(status: InstanceStatus) -> None:
+    """Print where the stores are, if not in files, and what is open to others."""
+    if (server := status.server) is not None:
+        text = f"stores in {server.place}, PostgreSQL {server.version}: {server.redundancy}"
+        print_verdict("  ", "", text, indent=4)
+    for listener in status.open_listeners:
+        print_verdict("  ", "", f"open to other machines: {describe(listener)}", indent=4)
+    for opening in status.openings:
+        print_verdict("  ", "", f"open: {opening}", indent=4)
+    for grant in status.open_to_public:
+        print_verdict(
+            "  ", "", f"open to everybody: {grant.permission} on {grant.securable}", indent=4
+        )
+
+
+def _stores(status: InstanceStatus) -> None:
+    """Print the table of stores."""
+    if status.server is not None:
+        table(
+            "stores",
+            ("broker", "state", "size", "schema"),
+            [(s.broker, s.state, _about(s.size_bytes), s.schema) for s in status.stores],
+        )
+        return
     table(
         "stores",
         ("broker", "state", "size", "log", "free"),

@@ -15,8 +15,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from brokerd.config import database_url
 from brokerd.config.bounds import MAX_SOCKET_PATH, Count, Moment, Pattern, Range, Size, Span, Wait
 from brokerd.config.exposure import OpenListener, beyond_this_machine, encrypted_http, openings
+from brokerd.config.store_settings import StoreSettings
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
 
@@ -94,7 +96,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     ] = "brokerd"
     """Name of the instance: in every log line and in the name of every metrics segment."""
     data_dir: Path = Path("data")
-    """Directory of the stores: `msdb.db`, and one file for each broker."""
+    """Directory of the stores, `msdb.db` and one file for each broker, unless `store.url` names a
+    server; and of keys, sockets and logs."""
     fast_paths: bool = True
     """Whether ordinary messages skip steps that they do not need. This affects only speed; switch
     it off to find out whether a fault lies in these shortcuts."""
@@ -422,25 +425,6 @@ class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     service that supplied the route is notified."""
 
 
-class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The stores and their commit pipelines (design D2)."""
-
-    flush_transactions: Annotated[int, Range(1, 65_536)] = 4096
-    """Most transactions that one flush carries; a flush never waits to fill up."""
-    flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
-    """Most bytes that one flush carries."""
-    min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
-    """Free disk space below which new messages are refused; receiving and ending dialogs remain
-    possible (REL-26)."""
-    reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
-    """Disk space reserved in a file, and released when the disk is full."""
-    backup_dirs: Annotated[tuple[Path, ...], Range(0, 100)] = ()
-    """Directories below which clients may have backups written; empty means
-    `<data_dir>/backups` (SX-22)."""
-    slow_after: Moment = _seconds(5)
-    """Duration above which a commit is logged, and shown by `brokerd status` (REL-34)."""
-
-
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The process as a whole."""
 
@@ -527,6 +511,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         shared = self.mirroring.directory
         is_shared = shared is not None and broker in self.mirroring.brokers
         return (shared if shared and is_shared else self.instance.data_dir) / f"{broker}.db"
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether the stores are in a PostgreSQL database, and not in files."""
+        return bool(self.store.url)
+
+    @property
+    def shown_server(self) -> str:
+        """The servers and the database of the stores, without user and password; "" = files."""
+        return database_url.shown(self.store.url) if self.is_on_server else ""
 
     @property
     def store_dirs(self) -> tuple[Path, ...]:

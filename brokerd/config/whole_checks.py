@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+from brokerd.config import database_url
 from brokerd.config.bounds import MAX_SOCKET_PATH
 from brokerd.config.exposure import is_local_address, is_loopback_host
 from brokerd.config.settings import (
@@ -33,6 +34,7 @@ def check_whole(settings: Settings, problems: Problems) -> None:
     _check_endpoint(settings, problems)
     _check_authority(settings.ca, problems)
     _check_mirroring(settings, problems)
+    _check_server(settings, problems)
     for low, high in _ORDERED:
         if _value(settings, low) > _value(settings, high):
             problems.add(low, f"must not be above {high}")
@@ -155,6 +157,20 @@ def _check_mirroring(settings: Settings, problems: Problems) -> None:
         )
     if MSDB in mirroring.brokers:
         problems.add("mirroring.brokers", f"{MSDB} belongs to one instance and has no mirror")
+
+
+def _check_server(settings: Settings, problems: Problems) -> None:
+    """Check the database of the stores (REL-56)."""
+    if not settings.is_on_server:
+        return
+    for what in database_url.problems_of(settings.store.url):
+        problems.add("store.url", what)
+    if settings.mirroring.brokers:
+        problems.add(
+            "mirroring.brokers",
+            "stores in a database are shared without it: a second daemon with the same store.url "
+            "waits for them; leave this key out",
+        )
 
 
 def _check_endpoint(settings: Settings, problems: Problems) -> None:

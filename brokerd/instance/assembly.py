@@ -14,7 +14,6 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.administration import Administration
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations, Surrounding
-from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.locks import HeldLocks
@@ -155,7 +154,8 @@ class Assembly:
             path_of=settings.store_path,
             brokers=parts.brokers,
             absent=parts.absent_brokers,
-            aside=world.executor.call,
+            is_missing=world.executor.is_missing,
+            missing=self.stores.missing,
             log=world.log,
             keeps=world.only is None,
         )
@@ -405,7 +405,7 @@ class Assembly:
                 readers=lambda: {one.session_id: one.reader for one in parts.readers.tasks()},
                 clock=clock,
             ),
-            path_of=settings.store_path,
+            store_sizes=parts.store_places.sizes,
             clock=clock,
             checker=parts.checker,
             free=world.disk.free if world.disk is not None else None,
@@ -437,7 +437,7 @@ class Assembly:
                 version=VERSION,
                 started_at=parts.started_at,
                 data_dir=settings.instance.data_dir,
-                path_of=settings.store_path,
+                stores=parts.store_places,
                 min_free=settings.store.min_free,
                 lingering_after=settings.dialog.lingering_after.total_seconds(),
             ),
@@ -542,11 +542,7 @@ class Assembly:
             state=parts.state,
             views=views,
             operations=parts.operations,
-            upkeep=Upkeep(
-                store_dirs=settings.store_dirs,
-                backup_dirs=settings.backup_dirs,
-                log=world.log,
-            ),
+            upkeep=part_options.upkeep(settings, world.log),
             stores=self.stores,
             forget=parts.known_brokers.forget,
             changes=self.changes,

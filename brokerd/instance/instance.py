@@ -72,6 +72,7 @@ class Instance:
                 make_private_directory(self.settings.instance.data_dir)
                 await self.http.start()  # before the stores: opening them may take minutes
             await stores.open_all(declared)
+            await parts.store_places.read_server()
             if self.http is not None:
                 self.http.raise_failure()
             parts.clock_watch.check()
@@ -99,7 +100,7 @@ class Instance:
             "ready",
             clients=", ".join(self.settings.client_addresses),
             brokers=sorted(self.brokers),
-            sqlite=SQLITE_VERSION,
+            **self._engine_version(),
         )
         self._report_unknown_users()
         parts.exposure.report()
@@ -208,6 +209,17 @@ class Instance:
                 problem=problem,
                 hint="mend clients.grants in the settings, or make the user",
             )
+
+    def _engine_version(self) -> dict[str, str]:
+        """Return the version of what keeps the stores, and where a server is."""
+        server = self.parts.store_places.server
+        if server is None:
+            return {"sqlite": SQLITE_VERSION}
+        return {
+            "postgresql": server.version,
+            "server": server.place,
+            "redundancy": server.redundancy,
+        }
 
     def _log_event(self, subclass: str, **fields: object) -> None:
         self.surroundings.log.info(DAEMON, subclass=subclass, **fields)

@@ -5,6 +5,7 @@ Reads:  settings.      Calls: nothing.      Never:  knows a default; the setting
 
 import msgspec
 
+from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.checking.checker import Limits
 from brokerd.config.settings import Authentication, Endpoint, LogLevel, Settings
 from brokerd.delivery.forwarding.forwarder import MEGABYTE, ForwarderOptions
@@ -17,6 +18,7 @@ from brokerd.dynamic_routing.requester import RequesterOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.security.grants import Grants, parse_grant
 from brokerd.sessions.options import SessionOptions
+from brokerd.telemetry.log import Log
 from brokerd.transport.options import TransportOptions
 
 
@@ -131,4 +133,14 @@ def sessions(settings: Settings) -> SessionOptions:
         outstanding=clients.outstanding,
         transaction_age=clients.max_transaction_age.total_seconds(),
         dialogs_per_user=clients.max_dialogs_per_user,
+    )
+
+
+def upkeep(settings: Settings, log: Log) -> Upkeep:
+    """Return the clean-up and the backups of the instance."""
+    return Upkeep(
+        store_dirs=settings.store_dirs,
+        backup_dirs=settings.backup_dirs,
+        server=settings.shown_server,
+        log=log,
     )

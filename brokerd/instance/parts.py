@@ -38,6 +38,7 @@ from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import InstanceId
 from brokerd.instance.authority_files import AuthorityFiles
 from brokerd.instance.exposure import Exposure
+from brokerd.instance.store_places import StorePlaces
 from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.audit_trail import AuditTrail
@@ -71,6 +72,7 @@ class Parts:
     disk_space: DiskSpace
     slow_commits: SlowCommits
     store_watch: StoreWatch
+    store_places: StorePlaces
     clock_watch: ClockWatch
     log: TappedLog
     """The event log, whose lines programs can subscribe to (EVT-10)."""

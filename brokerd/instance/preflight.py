@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokerd.activation.handlers import handler_problems, import_from_here
+from brokerd.config.database_url import shown
 from brokerd.config.settings import Settings
 from brokerd.errors import (
     BrokerError,
@@ -24,6 +25,7 @@ from brokerd.errors import (
     UnsafeFile,
 )
 from brokerd.ids import show
+from brokerd.instance.store_engine import missing_store, survey_of
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.storage.file_checks import (
@@ -63,6 +65,8 @@ def check_start(settings: Settings, declared: Declared | None, *, user: int | No
         UnsafeFile: a file is a link, belongs to another user, or others may write to it (SX-24).
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
+        StoreFault: the server of the stores cannot be reached.
+        PostgresqlExtraMissing: the stores are on a server whose driver is not installed.
         PortTaken: listening on an address fails.
     """
     for problem in all_problems(Start(settings, declared, user)):
@@ -79,7 +83,13 @@ def first_broker(settings: Settings) -> Declared | None:
     """Return the broker to create if none exists: `main`, with no objects (SDK-15).
 
     None: a broker exists, or will come from the mirroring directory.
+
+    Raises:
+        Refusal: the stores are on a server that cannot be used.
+        StoreFault: that server cannot be reached.
     """
+    if settings.is_on_server:
+        return None if survey_of(settings).brokers else Declared()
     there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
     return None if there else Declared()
 
@@ -127,8 +137,19 @@ def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
 
 
 def _stray_problems(start: Start) -> Iterator[ConfigError]:
-    """Refuse files of shared brokers outside the shared directory (RTE-55)."""
+    """Refuse files of shared brokers outside the shared directory (RTE-55).
+
+    Files of stores are refused as well if the stores are on a server (REL-56): nobody would
+    receive the messages in them.
+    """
     settings = start.settings
+    if settings.is_on_server:
+        for stray in sorted(settings.instance.data_dir.glob("*.db")):
+            yield ConfigError(
+                f"store.url says that the stores are in {shown(settings.store.url)}, but {stray} "
+                "is there as well: its messages would be left",
+                hint="take store.url out and let its dialogs end, then move the file away",
+            )
     for name in settings.mirroring.brokers:
         if (stray := settings.instance.data_dir / f"{name}.db").exists():
             yield ConfigError(
@@ -143,6 +164,9 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
     Stores shared with a partner are not inspected, because it may have them open (RTE-55).
     """
     settings, declared = start.settings, start.declared
+    if settings.is_on_server:
+        yield from _server_problems(start)
+        return
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
@@ -169,6 +193,19 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
         yield refusals[0]  # no broker would serve
 
 
+def _server_problems(start: Start) -> Iterator[BrokerError]:
+    """Yield why the stores on a server cannot be opened, except that another daemon has them."""
+    try:
+        found = survey_of(start.settings)
+    except BrokerError as error:
+        yield error
+        return
+    needed = needed_stores(start.declared)
+    for name in found.missing:
+        if name in needed or found.brokers.keys() == set(found.missing):
+            yield missing_store(start.settings, name, found.brokers[name])
+
+
 def _strays(settings: Settings) -> set[Path]:
     return {settings.instance.data_dir / f"{name}.db" for name in settings.mirroring.brokers}
 
@@ -176,6 +213,9 @@ def _strays(settings: Settings) -> set[Path]:
 def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
     """Return the brokers that the instance has and whose files do not exist (MAN-17)."""
     path_of = settings.store_path
+    if settings.is_on_server:
+        found = survey_of(settings)
+        return {name: missing_store(settings, name, found.brokers[name]) for name in found.missing}
     return {
         name: StoreMissing.for_broker(name, path_of(name), show(broker_id))
         for name, broker_id in sorted(read_known_brokers(path_of(MSDB)).items())
@@ -207,6 +247,8 @@ def is_own_listener(settings: Settings, address: str) -> bool | None:
 
     None: that cannot be determined, because no daemon on this machine has the store open.
     """
+    if settings.is_on_server:
+        return None
     path = settings.store_path(MSDB)
     owner = last_owner(path) if is_held(path) else None
     if owner is None or owner.host != socket.gethostname():
@@ -294,7 +336,9 @@ def _object_problems(start: Start) -> Iterator[BrokerError]:
     settings = start.settings
     for one in start.declared.brokers if start.declared is not None else ():
         path = settings.store_path(one.broker)
-        if one.broker in settings.mirroring.brokers or not path.exists():
+        # The server compares them when they are applied.
+        is_elsewhere = settings.is_on_server or one.broker in settings.mirroring.brokers
+        if is_elsewhere or not path.exists():
             continue
         try:
             refuse_contracts_in_use(path, one.contracts)

@@ -16,12 +16,13 @@ from brokerd.admin.objects.attach import attach
 from brokerd.broker.broker import Broker
 from brokerd.clock import show_instant
 from brokerd.config.settings import Settings
-from brokerd.errors import StoreFull
+from brokerd.errors import StoreFull, StoreMissing
 from brokerd.ids import BrokerId, InstanceId
 from brokerd.instance.broker_events import BrokerEvents
 from brokerd.instance.changes import Changes
 from brokerd.instance.parts import Parts
 from brokerd.instance.preflight import needed_stores, optional_stores
+from brokerd.instance.store_engine import missing_store
 from brokerd.instance.surroundings import Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
@@ -59,6 +60,10 @@ class Stores:
         """Return the file of a broker, whether it exists or not."""
         return self._settings.store_path(name)
 
+    def missing(self, name: str, broker_id: BrokerId) -> StoreMissing:
+        """Return the error of a broker that the instance has, and that has no store (MAN-17)."""
+        return missing_store(self._settings, name, broker_id)
+
     async def open_all(self, declared: Declared | None) -> None:
         """Open `msdb`, which has the instance's own data, then the other stores (design D6)."""
         ids = self._with.ids
@@ -84,9 +89,9 @@ class Stores:
             with self._parts.absent_brokers.recording_failure(one.broker):
                 await self._make_or_open(one)
         tried = self._parts.brokers.keys() | self._parts.absent_brokers.reasons.keys()
-        optional = {
-            path.stem for path in optional_stores(self._settings.instance.data_dir, declared)
-        }
+        # On a server, `msdb` alone says which brokers there are (REL-56).
+        data_dir, files = self._settings.instance.data_dir, not self._settings.is_on_server
+        optional = {path.stem for path in optional_stores(data_dir, declared) if files}
         # A file may exist without being known (a copy), and a broker may be known without a file
         # (MAN-17). Both are tried, so that each broker is either in use or absent with a reason.
         there = {name for name in mirrored if self.path_of(name).exists()}

@@ -7,6 +7,7 @@ Never:  starts or waits for anything; `Assembly` calls this.
 from brokerd.clock import Clock, SteadyClock
 from brokerd.config.settings import Settings
 from brokerd.instance.parts import Parts
+from brokerd.instance.store_places import StorePlaces
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
@@ -36,6 +37,7 @@ def build_watches(
     )
     parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
     parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
+    parts.store_places = StorePlaces(settings, world.executor, parts.brokers.keys())
 
 
 def watch_dialogs(parts: Parts, settings: Settings, world: Surroundings, clock: Clock) -> None:

@@ -6,7 +6,7 @@ Wakes:  when a broker is opened, gets a new identifier, or is forgotten.
 Fails:  only the broker without a file is absent; its name is not used for a new broker (MAN-17).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from brokerd.clock import Clock
 from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
 from brokerd.ids import BrokerId, IdSource, show
 from brokerd.maintenance.absent_brokers import AbsentBrokers
-from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
 from brokerd.storage import known_brokers
 from brokerd.storage.file_checks import is_missing, read_known_brokers
@@ -36,18 +35,22 @@ class KnownBrokers:
         path_of: Callable[[str], Path],
         brokers: Mapping[str, Broker],
         absent: AbsentBrokers,
-        aside: Aside,
+        is_missing: Callable[[Path], Awaitable[bool]],
+        missing: Callable[[str, BrokerId], StoreMissing],
         log: Log,
         keeps: bool,
     ) -> None:
         """Create the list.
 
-        `path_of`: returns the path of a broker's file. `keeps`: whether opened brokers are
-        remembered; a command that opens only one file does not remember them."""
+        `path_of`: returns the path of a broker's file. `is_missing`: returns whether that store
+        does not exist. `missing`: returns the error of a broker without its store. `keeps`:
+        whether opened brokers are remembered; a command that opens only one file does not
+        remember them."""
         self._path_of = path_of
         self._brokers = brokers
         self._absent = absent
-        self._aside = aside
+        self._is_missing = is_missing
+        self._missing = missing
         self._log = log
         self._keeps = keeps
         self._msdb: Store
@@ -62,8 +65,8 @@ class KnownBrokers:
     async def refuse_missing(self, name: str) -> None:
         """Raise `StoreMissing` if the instance knows this broker and its file does not exist."""
         path = self._path_of(name)
-        if name in self.ids and await self._aside(partial(is_missing, path)):
-            raise StoreMissing.for_broker(name, path, show(self.ids[name]))
+        if name in self.ids and await self._is_missing(path):
+            raise self._missing(name, self.ids[name])
 
     async def opened(self, identity: StoreIdentity) -> None:
         """Remember the broker of a created or opened store that is about to serve.
@@ -96,7 +99,7 @@ class KnownBrokers:
         Return its name and identifier. Raises `InUse` if its file exists."""
         with self._absent.removing(name):
             path = _path_of(name, self._path_of, self.ids)
-            if name in self._brokers or not await self._aside(partial(is_missing, path)):
+            if name in self._brokers or not await self._is_missing(path):
                 raise _is_here(name, path)
             await self._msdb.run(partial(known_brokers.forget, name=name))
             answer: dict[str, object] = {"name": name, "broker_id": show(self.ids.pop(name))}

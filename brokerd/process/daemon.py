@@ -26,6 +26,7 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance import part_options
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.instance.preflight import check_start, first_broker
+from brokerd.instance.store_engine import executor_of, survey_of
 from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.objects.declared import Declared
@@ -36,7 +37,6 @@ from brokerd.process.reloading import Reloading
 from brokerd.process.secrecy import keep_private
 from brokerd.process.supervisor import Supervisor
 from brokerd.process.watchdog import PERIOD, Watchdog
-from brokerd.storage.executors import Threaded
 from brokerd.telemetry.logs import DAEMON, EventLog, configure
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import SystemNetwork
@@ -113,12 +113,13 @@ async def _serve(
             network=SystemNetwork(
                 connect_timeout=settings.transport.connect_timeout.total_seconds()
             ),
-            executor=Threaded(),
+            executor=executor_of(settings),
             checker=CheckProcess(limits=part_options.check_limits(settings), log=events.log),
             log=events.log,
             boot_id=boot_id,
-            host=fingerprint(),
-            disk=SystemDisk(settings.instance.data_dir),
+            host=survey_of(settings).fingerprint if settings.is_on_server else fingerprint(),
+            # The disk of a server's machine cannot be seen from here.
+            disk=None if settings.is_on_server else SystemDisk(settings.instance.data_dir),
             metrics=metrics,
             summarise=events.summarise,
             identify=events.identify,

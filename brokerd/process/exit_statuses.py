@@ -129,6 +129,7 @@ ROWS: Final = (
             "daemon_unreachable",
             "java_missing",
             "port_taken",
+            "postgresql_extra_missing",
             "report_extra_missing",
             "too_many_open_files",
         ),

@@ -4,7 +4,7 @@ Reads: nothing.      Calls: writers and readers.      Never: runs a statement by
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -12,8 +12,10 @@ from brokerd.clock import Clock
 from brokerd.ids import IdSource
 from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.connections import BUSY_SECONDS, KEPT_PRAGMAS, WRITE_PRAGMAS, Connection
+from brokerd.storage.file_checks import is_missing
 from brokerd.storage.opening import NewStore, Opened, open_file
 from brokerd.storage.readers import AsyncReader, InlineReader, Reader
+from brokerd.storage.server_facts import ServerFacts
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, soon
 
 T = TypeVar("T")
@@ -37,6 +39,14 @@ class Executor(Protocol):
         fault: Callable[[str], None],
     ) -> Opened:
         """Open the store of this name; the arguments are those of `open_file`."""
+        ...
+
+    async def is_missing(self, path: Path) -> bool:
+        """Return whether there is no store of this name."""
+        ...
+
+    async def server_facts(self, paths: Sequence[Path]) -> ServerFacts | None:
+        """Return what is known of the server that has these stores; None = they are files."""
         ...
 
     def writer(self, connection: Connection, path: Path) -> Writer:
@@ -77,6 +87,15 @@ class _InFiles:
                 kept=self.kept(path),
             )
         )
+
+    async def is_missing(self, path: Path) -> bool:
+        """Return whether there is no such file."""
+        return await self.call(lambda: is_missing(path))
+
+    async def server_facts(self, paths: Sequence[Path]) -> ServerFacts | None:
+        """Return None: there is no server."""
+        del paths
+        return None
 
     def kept(self, path: Path) -> Connection | None:
         """Return an open connection to this file; None = it is checked and opened.

@@ -129,6 +129,9 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "ok"
     """State: ok, full, slow, read_only, refused, missing; disabled = delivery is off."""
     path: str = ""
+    """The file; empty = the store is on a server."""
+    schema: str = ""
+    """The schema of the store on a server."""
     size_bytes: int = 0
     wal_bytes: int = 0
     free_bytes: int | None = None
@@ -138,6 +141,20 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     loss_accepted_at: Instant | None = None
     loss_file: str = ""
     """The file that an operator removes once the loss is resolved."""
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Status of the database server that has the stores."""
+
+    place: str
+    """The servers and the database, as `postgresql://HOSTS/DATABASE`."""
+    version: str = ""
+    redundancy: str = ""
+    """How many machines a confirmed commit is on, as text."""
+    standbys: tuple[str, ...] = ()
+    """Names of the synchronous standbys that are connected."""
+    waits_for_standby: bool = False
+    """Whether a commit waits for a standby."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +286,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     dialogs: dict[str, int] = {}
     """Number of dialog endpoints by state (CO, DI ...)."""
     stores: tuple[StoreStatus, ...] = ()
+    server: ServerStatus | None = None
+    """The server that has the stores; None = they are files."""
     duplicates: tuple[DuplicateStatus, ...] = ()
     """Brokers for which two instances deliver (PBT-13)."""
     warnings: tuple[str, ...] = ()
@@ -317,6 +336,8 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
         found.append(f"the daemon is {status.state}")
+    if status.server is not None and status.server.waits_for_standby and not status.server.standbys:
+        found.append(f"{status.server.place}: {status.server.redundancy}")
     if status.clock:
         found.append(status.clock)
     if status.listen_error:

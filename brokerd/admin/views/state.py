@@ -43,6 +43,7 @@ from brokerd.telemetry.status import (
     PublicGrant,
     QueueStatus,
     RefusedLogins,
+    ServerStatus,
     StoreStatus,
 )
 from brokerd.transport.destinations import Destinations
@@ -75,12 +76,24 @@ class About(msgspec.Struct, frozen=True):
     version: str
     started_at: Instant
     data_dir: Path
-    path_of: Callable[[str], Path]
-    """Function that returns the path of a broker's file."""
+    stores: "StorePlaces"
     min_free: int
     """Bytes that a store keeps free on its disk (REL-26)."""
     lingering_after: float
     """Seconds after which an unfinished dialog counts as lingering (PBT-5)."""
+
+
+class StorePlaces(Protocol):
+    """Where the stores are."""
+
+    def place_of(self, name: str) -> StoreStatus:
+        """Return the place and the size of the store of a broker."""
+        ...
+
+    @property
+    def server(self) -> ServerStatus | None:
+        """Facts about the server that has the stores; None = they are files."""
+        ...
 
 
 class ReaderRows(Protocol):
@@ -192,6 +205,7 @@ class StateReport:
             destinations=tuple(await self._waiting()),
             dialogs=dialogs,
             stores=tuple(self.stores()),
+            server=about.stores.server,
             duplicates=tuple(self._duplicates()),
             warnings=tuple(
                 f"periodic work {name} fails: {why}; brokerd periodic ls"
@@ -481,13 +495,7 @@ class StateReport:
         return msgspec.structs.replace(store, state="disabled", reason=reason or "")
 
     def _store(self, name: str) -> StoreStatus:
-        path = self._about.path_of(name)
-        return StoreStatus(
-            broker=name,
-            path=str(path),
-            size_bytes=_size(path),
-            wal_bytes=_size(path.with_name(path.name + "-wal")),
-        )
+        return self._about.stores.place_of(name)
 
 
 def _oldest(outs: Iterable[Outgoing]) -> Instant | None:

@@ -4,8 +4,9 @@ Reads: nothing.      Calls: the opening, the writer and the readers of this pack
 Never: runs a statement by itself.
 """
 
+import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +14,10 @@ from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
 from brokerd.ids import IdSource
+from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
 from brokerd.storage.opening import NewStore, Opened
+from brokerd.storage.postgresql import survey
 from brokerd.storage.postgresql.connection import (
     ServerConnection,
     Wait,
@@ -22,10 +25,12 @@ from brokerd.storage.postgresql.connection import (
     in_greenlet,
     in_thread,
 )
+from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, open_schema
 from brokerd.storage.postgresql.reader import Run, ServerReader
 from brokerd.storage.postgresql.writer import ServerWriter
 from brokerd.storage.readers import READ_LIMIT, Reader
+from brokerd.storage.server_facts import ServerFacts
 from brokerd.storage.writers import InlineWriter, Schedule, Writer, soon
 
 T = TypeVar("T")
@@ -79,13 +84,36 @@ class _OnServer:
             )
         )
 
+    async def is_missing(self, path: Path) -> bool:
+        """Return whether the database has no store of this name."""
+        schema = self._schema(path)
+        return not await self._looking(lambda server: survey.exists(server, schema))
+
+    async def server_facts(self, paths: Sequence[Path]) -> ServerFacts | None:
+        """Return what is known of the server."""
+        schemas = [self._schema(path) for path in paths]
+        return await self._looking(
+            lambda server: survey.read_facts(server, self._options.shown, schemas)
+        )
+
+    async def _looking(self, look: Callable[[ServerConnection], T]) -> T:
+        """Return what a look at the server finds, on a connection of its own."""
+        try:
+            server = await self._connect_reader(Path(MSDB))
+            try:
+                return await self._run(look, server)
+            finally:
+                server.close()
+        except ServerError as error:
+            raise survey.unreachable(error) from error
+
     def reader(self, path: Path, clock: Clock) -> Reader:
         """Return a reader of the store of this name."""
         del clock  # the server limits the time of a read
         return ServerReader(functools.partial(self._connect_reader, path), self._run)
 
     def _schema(self, path: Path) -> str:
-        return self._options.schema_prefix + path.stem
+        return survey.schema_of(self._options, path.stem)
 
     def _connect_writer(self, path: Path) -> ServerConnection:
         settings = {
@@ -119,6 +147,10 @@ class OnServer(_OnServer):
 
     _wait = staticmethod(in_greenlet)
     _run = staticmethod(greenlet_spawn)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run a function that does not concern the server, such as one on files, on a thread."""
+        return await asyncio.to_thread(function)
 
     def writer(self, connection: Connection, path: Path) -> Writer:
         """Return a writer that uses this connection."""

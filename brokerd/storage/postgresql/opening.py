@@ -41,6 +41,8 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """The beginning of the names of the schemas, where several instances share a database."""
     lock_wait: float = 1.0
     """Seconds to wait for the session of an owner that is about to end."""
+    shown: str = "postgresql"
+    """The servers and the database, as reports name them: without user and password."""
     connect_timeout: float = 5.0
     """Seconds until an attempt to connect is given up."""
 
@@ -105,7 +107,7 @@ def _open(
     fault: Callable[[str], None],
 ) -> Opened:
     connection = as_connection(server)
-    _check_server(server, options)
+    check_server(server, options)
     ownership.own(connection, schema, options.lock_wait)
     made = False
     if connection.execute("SELECT to_regclass('alembic_version') IS NULL").fetchone()[0]:
@@ -127,7 +129,7 @@ def _open(
     return opened._replace(is_new=made)
 
 
-def _check_server(server: ServerConnection, options: ServerOptions) -> None:
+def check_server(server: ServerConnection, options: ServerOptions) -> None:
     """Refuse a server that cannot keep the promises of a store (REL-53)."""
     execute = server.execute
 

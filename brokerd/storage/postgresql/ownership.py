@@ -54,17 +54,22 @@ def own(connection: Connection, schema: str, patience: float) -> None:
     connection.execute(_PATIENCE, ("0",))
 
 
-def _refusal(connection: Connection, schema: str) -> StoreLocked:
-    """Return the error that names the owner of a store."""
+def holder(connection: Connection, schema: str) -> str:
+    """Return the session that has the store of a schema open, as text; empty = none has."""
     first, second = _keys(schema)
     row = connection.execute(_HOLDER, (first, second & 0xFFFFFFFF)).fetchone()
     if row is None:
-        return StoreLocked(f"the store {schema} was just let go by another daemon")
+        return ""
     pid, name, host, since = row
-    return StoreLocked(
-        f"the store {schema} is open in {name or 'a daemon'} on {host} since {since}"
-        f" (server process {pid})"
-    )
+    return f"{name or 'a daemon'} on {host} since {since} (server process {pid})"
+
+
+def _refusal(connection: Connection, schema: str) -> StoreLocked:
+    """Return the error that names the owner of a store."""
+    found = holder(connection, schema)
+    if not found:
+        return StoreLocked(f"the store {schema} was just let go by another daemon")
+    return StoreLocked(f"the store {schema} is open in {found}")
 
 
 class ServerLock:

@@ -41,6 +41,8 @@ _PHRASES: Final = tuple(
             r"coalesce(json_agg(json_build_array(\1)), '[]')::text",
         ),
         (r"\bjson_group_array\((\w+)\)", r"coalesce(json_agg(\1), '[]')::text"),
+        # A list without values, which SQLite allows.
+        (r"\bIN \(\)", "IN (NULL)"),
         (r"\bmax\(([^(),]+), (-?\d+)\)", r"greatest(\1, \2)"),
         (r"\b(\w+) NOT GLOB '([^'*]*)\*'", r"NOT starts_with(\1, '\2')"),
         # Binary values are joined as what they are.

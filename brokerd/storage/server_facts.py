@@ -1,0 +1,29 @@
+"""Server facts: what is known of the database server that has the stores, for reports.
+
+PURE.   Reads: nothing.      Calls: nothing.
+"""
+
+import msgspec
+
+
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A database server, as it was when it was last looked at."""
+
+    server: str
+    """The servers and the database, without user and password."""
+    version: str = ""
+    standbys: tuple[str, ...] = ()
+    """Names of the synchronous standbys that are connected now."""
+    wanted_standbys: str = ""
+    """The server's `synchronous_standby_names`; empty = a commit waits for no standby."""
+    sizes: dict[str, int] = {}
+    """Bytes of each schema that was asked for."""
+
+    @property
+    def redundancy(self) -> str:
+        """Return how many machines a confirmed commit is on, as text."""
+        if not self.wanted_standbys:
+            return "one machine: no synchronous standby"
+        if not self.standbys:
+            return f"no synchronous standby is connected ({self.wanted_standbys}): commits wait"
+        return f"synchronous standbys: {', '.join(self.standbys)}"

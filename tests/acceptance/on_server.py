@@ -1,0 +1,74 @@
+"""Daemons whose stores are in a PostgreSQL database: a place for each, and what they say."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import brokerd
+from tests.acceptance.serving import READY_WITHIN, Place, _environment
+
+PATIENCE = 60.0
+
+
+class ServerPlace(Place):
+    """A directory with the files of one daemon; its stores are in a database."""
+
+    def __init__(self, folder: Path, url: str, *, store: str = "") -> None:
+        self.url = url
+        self.store = store
+        super().__init__(folder)
+
+    def write(self, **values: object) -> None:
+        super().write(**values)
+        with self.settings.open("a") as file:
+            file.write(f'[store]\nurl = "{self.url}"\n{self.store}\n')
+
+    @property
+    def log(self) -> Path:
+        return self.folder.parent / f"{self.folder.name}.log"
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """A daemon, whether it answers or waits; whatever happens, it is not left behind."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*self.serve_command(), *words],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=_environment(),
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGKILL)
+            process.wait(30)
+
+    def answers(self) -> None:
+        """Return once the daemon lets clients in."""
+        with brokerd.sync.connect(self.address, broker="main", wait=READY_WITHIN):
+            pass
+
+    def lines(self, subclass: str) -> list[dict[str, object]]:
+        """Return the lines of the daemon's log of one kind."""
+        lines = [json.loads(one) for one in self.log.read_text().splitlines() if one[:1] == "{"]
+        return [one for one in lines if one.get("subclass") == subclass]
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    """Return as soon as something is so.
+
+    Raises:
+        TimeoutError: It never was.
+    """
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it took more than {PATIENCE:.0f} s until {what}")
+        time.sleep(0.02)
