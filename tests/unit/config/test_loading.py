@@ -330,6 +330,7 @@ EVERY_KEY = [
 MAY_BE_EMPTY = {
     *("ca.certificate", "ca.clients", "ca.crl_file", "ca.file", "ca.key", "ca.peers"),
     *("clients.listen", "http.listen", "log.file", "log.metrics_dir", "mirroring.directory"),
+    *("store.schema_prefix", "store.url"),
 }
 """Empty text is their default."""
 
