@@ -5,22 +5,20 @@ passes, and nobody is told."""
 
 import asyncio
 import inspect
-import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-import brokerd
 from brokerd.client.connecting import Connecting
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError
 from brokerd.testing.check import Violation, check
 from brokerd.testing.history import History
 from brokerd.testing.trace import Trace
+from tests import warm
 from tests.acceptance.serving import free_port
 from tests.engine.simulation.recording import (
     INITIATOR,
@@ -119,12 +117,10 @@ class Node:
         self._objects.write_text(objects)
 
     async def start(self) -> None:
-        environ = {name: text for name, text in os.environ.items() if name[:8] != "BROKERD_"}
-        environ["PYTHONPATH"] = str(Path(brokerd.__file__).parents[1])
         words = ["serve", "-c", str(self._settings), "--objects", str(self._objects)]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: ASYNC220  # it is over at once
-                [sys.executable, "-m", "brokerd", *words], stdout=log, stderr=log, env=environ
+            self._process = warm.Process(
+                [*warm.COMMAND, *words], stdout=log, stderr=log, env=warm.environment()
             )
         async with connect(self.address, broker="msdb", wait=60):
             pass

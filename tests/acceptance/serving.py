@@ -1,17 +1,17 @@
 """Runs `brokerd serve` and the other commands as a user does, in a directory of their own."""
 
 import hashlib
-import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import brokerd
 from brokerd.testing import left
+from tests import warm
 
 OBJECTS = """
 [broker]
@@ -77,29 +77,31 @@ class Place:
 
     def serve_command(self) -> list[str]:
         words = ["serve", "-c", str(self.settings), "--objects", str(self.objects)]
-        return [sys.executable, "-m", "brokerd", *words]
+        return [*warm.COMMAND, *words]
 
     def serve(self) -> Done:
         """A start that is expected to be refused."""
         return self._run(self.serve_command())
+
+    def start(self, to: "int | IO[bytes]") -> "subprocess.Popen[bytes]":
+        """A start whose output goes there."""
+        return warm.Process(
+            self.serve_command(), stdout=to, stderr=to, cwd=self.folder, env=self.environment()
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What its processes are given: nothing that sets brokerd up from outside."""
+        return warm.environment()
 
     def check(self) -> Done:
         """What `config check` says of the same files."""
         return self.run("config", "check", str(self.settings), "--objects", str(self.objects))
 
     def run(self, *words: str) -> Done:
-        return self._run([sys.executable, "-m", "brokerd", *words])
+        return self._run([*warm.COMMAND, *words])
 
     def _run(self, command: list[str]) -> Done:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            cwd=self.folder,
-            env=_environment(),
-        )
+        return warm.run(command, cwd=self.folder, env=self.environment())
 
     @contextmanager
     def serving(self, *, is_damaged: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
@@ -107,9 +109,7 @@ class Place:
 
         `is_damaged`: the test damages the stores, so that they are not verified afterwards."""
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                self.serve_command(), stdout=log, stderr=log, cwd=self.folder, env=_environment()
-            )
+            process = self.start(log)
         try:
             with brokerd.sync.connect(self.address, broker="main", wait=READY_WITHIN):
                 pass
@@ -121,12 +121,6 @@ class Place:
         stores = () if is_damaged else self.data_dir.glob("*.db")
         for path in stores:  # killed or stopped, each is whole (HK-10)
             assert left.in_file(path, may_be_over=True) == []
-
-
-def _environment() -> dict[str, str]:
-    """Without settings from outside; the code under test is found wherever it runs."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")}
-    return own | {"PYTHONPATH": str(Path(brokerd.__file__).parents[1])}
 
 
 def tree(folder: Path) -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session, connect
-from tests.acceptance.serving import OBJECTS, Place, _environment, free_port
+from tests import warm
+from tests.acceptance.serving import OBJECTS, Place, free_port
 
 TELLING = """
 [[queue]]
@@ -104,15 +105,15 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "brokerd", *words]
+    return [*warm.COMMAND, *words]
 
 
 @contextmanager
 def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
     """One of our commands; it is not left behind."""
     with (folder / "out.log").open("ab") as log:
-        process = subprocess.Popen(
-            command(*words), stdout=log, stderr=log, cwd=folder, env=_environment()
+        process = warm.Process(
+            command(*words), stdout=log, stderr=log, cwd=folder, env=warm.environment()
         )
     try:
         yield process

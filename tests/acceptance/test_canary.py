@@ -93,6 +93,10 @@ class Planted(Place):
             (self.data_dir / name).touch(mode=0o600)
             (self.data_dir / name).write_text(IN_KEY_FILE)
 
+    def environment(self) -> dict[str, str]:
+        """With a variable of Python's own, its processes are not forked from one of the tests."""
+        return super().environment() | {"PYTHONUTF8": "1"}
+
     def said(self, *words: str) -> str:
         done = self.run(*words)
         return done.stdout + done.stderr

@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 import brokerd
-from tests.acceptance.serving import Place, _environment
+from tests.acceptance.serving import Place
 
 ROUNDS = 40
 pytestmark = pytest.mark.rule("FR-7")
@@ -23,12 +22,6 @@ def work(place: Place, rounds: int = 1) -> None:
             broker.send(handle, b"one", "Order")
             (message,) = broker.receive("warehouse_q", wait=30, autocommit=True)
             assert message.body == b"one"
-
-
-def started(place: Place, to: "int | IO[bytes]") -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        place.serve_command(), stdout=to, stderr=to, cwd=place.folder, env=_environment()
-    )
 
 
 def stop(place: Place, process: "subprocess.Popen[bytes]") -> None:
@@ -49,7 +42,7 @@ def place(tmp_path: Path) -> Place:
 
 def test_a_pipe_that_nobody_reads_any_more(place: Place) -> None:
     reads, writes = os.pipe()
-    process = started(place, writes)
+    process = place.start(writes)
     os.close(writes)
     try:
         work(place)
@@ -62,7 +55,7 @@ def test_a_pipe_that_nobody_reads_any_more(place: Place) -> None:
 
 def test_a_full_disk(place: Place) -> None:
     with Path("/dev/full").open("ab", buffering=0) as full:
-        process = started(place, full)
+        process = place.start(full)
         try:
             work(place, 3)
         finally:
@@ -72,7 +65,7 @@ def test_a_full_disk(place: Place) -> None:
 def test_a_pipe_that_is_full(place: Place) -> None:
     """Whoever reads it has stopped, as a frozen log collector does."""
     reads, writes = os.pipe()
-    process = started(place, writes)
+    process = place.start(writes)
     os.set_blocking(writes, True)
     try:
         work(place)

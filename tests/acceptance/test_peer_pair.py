@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from brokerd.security.pairing import read_code
-from tests.acceptance.serving import Done, Place, _environment
+from tests import warm
+from tests.acceptance.serving import Done, Place
 
 PATIENCE = 60.0
 ADDRESSES = {"east": "127.0.0.1", "west": "127.0.0.2"}
@@ -57,7 +58,7 @@ class Machine(Place):
         command = [sys.executable, "-u", "-m", "brokerd", *self.words(*words)]
         pipe = subprocess.PIPE
         with subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, cwd=self.folder, env=_environment()
+            command, stdout=pipe, stderr=pipe, text=True, cwd=self.folder, env=warm.environment()
         ) as process:
             try:
                 yield process
@@ -191,7 +192,7 @@ def test_on_a_terminal_it_asks_what_to_share(machines: tuple[Machine, Machine]) 
     terminal, inside = pty.openpty()
     command = [sys.executable, "-u", "-m", "brokerd", *east.words()]
     with subprocess.Popen(
-        command, stdin=inside, stdout=inside, stderr=inside, cwd=east.folder, env=_environment()
+        command, stdin=inside, stdout=inside, stderr=inside, cwd=east.folder, env=warm.environment()
     ) as invited:
         os.close(inside)
         shown = read_until(terminal, "nothing for none)")

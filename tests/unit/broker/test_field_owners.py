@@ -7,6 +7,7 @@ Such a method has one statement, and each copy is that statement.
 """
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Iterator
@@ -95,11 +96,18 @@ RECORDS = (
 )
 
 
+@functools.cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """Return what can assign or change a field; each record looks at the same modules."""
+    kinds = ast.Attribute | ast.Call | ast.Assign | ast.AugAssign
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
+
+
 def assigned(source: str, *, in_place: bool = False) -> Iterator[tuple[str, str, int]]:
     """Yield each assignment to a field, or deletion of one: the variable, the field and the line.
 
     `in_place`: yield the calls that change a field in place as well."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         match node:
             case ast.Attribute(ctx=ast.Store() | ast.Del()):
                 yield name_of(node.value), node.attr, node.lineno
@@ -153,7 +161,7 @@ def copies(record: Record, source: str) -> set[int]:
     known = copied(record)
     return {
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(source)
         if isinstance(node, ast.Assign | ast.AugAssign) and effect(node) in known
     }
 
