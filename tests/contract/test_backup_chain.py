@@ -10,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from brokerd.clock import SECOND, Instant, SystemClock
 from brokerd.errors import BackupFailed, ObjectNotFound, RestoreFailed, StoreDamaged, StoreLocked
 from brokerd.ids import RandomIds
+from brokerd.storage import space
 from brokerd.storage.backup_chain import follower as follower_module
 from brokerd.storage.backup_chain import snapshots
 from brokerd.storage.backup_chain.chain_files import read_chain
@@ -21,6 +23,7 @@ from brokerd.storage.backup_chain.follower import Added, Follower, Settings
 from brokerd.storage.backup_chain.manifests import Manifest
 from brokerd.storage.backup_chain.restoring import Restored, restore
 from brokerd.storage.backup_chain.snapshots import Unsettled
+from brokerd.storage.changes import Changes
 from brokerd.storage.options import StoreOptions
 from brokerd.storage.verifying import verify
 from tests.contract.test_backup import begun, counts, pair
@@ -504,3 +507,34 @@ async def test_stores_are_read_as_of_one_moment(store, tmp_path, monkeypatch, ho
         epochs = [one.snapshot.facts.epoch for one in held]
     assert is_one_moment == (how_often < snapshots._ATTEMPTS)
     assert (epochs[0] == epochs[1]) == is_one_moment
+
+
+@one_executor
+@pytest.mark.rule("REL-46")
+@pytest.mark.parametrize("is_folded", [False, True])
+async def test_a_store_may_shrink_and_grow(store, rows, tmp_path, chain, is_folded):
+    endpoint = await begun(store, rows)
+
+    async def fill(first: int) -> None:
+        changes = Changes()
+        for number in range(first, first + 100):
+            row = rows.message(store, endpoint, number, b"x" * 3000)
+            changes.enqueued.append(row._replace(queue=store.catalog.queues["inbox"].key))
+        changes.move(replace(endpoint, receive_sequence=first + 100))
+        await store.commit(changes)
+
+    def shrink(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM queue_messages WHERE sequence >= 20")
+        space.give_back(connection, 1000)
+
+    follower, pages = chain.begin(), []
+    for step in (lambda: fill(0), lambda: store.run(shrink), lambda: fill(100)):
+        await step()
+        if is_folded:
+            await store.fold()
+        pages.append(chain.add(follower).manifest.stores[0].pages)
+        chain.rebuilt(f"r{len(pages)}")
+    assert pages[1] < pages[0] - 50
+    assert pages[2] > pages[1] + 50
+    await store.backup(tmp_path / "copy.db")
+    assert all_rows(tmp_path / "r3" / "shop.db") == all_rows(tmp_path / "copy.db")
