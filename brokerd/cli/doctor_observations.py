@@ -4,15 +4,22 @@ Calls:  views and the status.
 Never:  changes anything, or stops at a failed check: that is a finding as well.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from brokerd.admin.doctor.checks import LINGERING
+from brokerd.admin.doctor import gathering
 from brokerd.admin.doctor.findings import Finding, Row, error, problem
 from brokerd.admin.doctor.free_space import with_free_space
+from brokerd.admin.doctor.gathering import (
+    broker_seen,
+    endpoint_of,
+    first_rows,
+    instance_seen,
+    stuck_messages,
+)
 from brokerd.admin.doctor.pair_checks import FarSeen, PairSeen, ServiceSeen
-from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
+from brokerd.admin.doctor.seen import BrokerSeen, Seen
 from brokerd.cli.output import quoted
 from brokerd.client.admin_answers import PingAnswer
 from brokerd.client.session import Session, connect
@@ -27,9 +34,6 @@ from brokerd.errors import (
 from brokerd.model import DEFAULT, MSDB
 from brokerd.routing.address import normalise
 from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus, unsent
-
-_PAGES: Final = 10
-"""Largest number of pages of messages that are searched for messages of different dialogs."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,92 +66,53 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
             continue
         try:
             async with await connect(where, broker=name, retry=0.0) as own:
-                brokers.append(await _broker(own, status))
+                brokers.append(await broker_seen(SessionSource(own), status))
         except BrokerError as refused:
             found.append(problem("D01", f"broker {name}", refused.message, refused.hint))
-    return Seen(
+    return await instance_seen(
+        SessionSource(session),
         status=with_free_space(status) if where.startswith("unix:") else status,
         now=SystemClock().utc(),
-        brokers=brokers,
         known=known,
-        endpoint=await _endpoint(session),
-        destinations=await session.view("destinations"),
-        instance_routes=await session.view("instance_routes"),
-        forwarder=(await session.view("forwarder_counters"))[0],
-        dispatching=(await session.view("broker_statistics"))[0],
+        brokers=brokers,
     )
-
-
-async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
-    """Return the declarations of a broker, and its lingering, stuck and parked dialogs."""
-    lingering: dict[str, int] = {}
-    for state in LINGERING if status.lingering_after else ():
-        rows = await _most(
-            session,
-            "conversation_endpoints",
-            where={"state": state},
-            older_than=status.lingering_after,
-        )
-        if rows:
-            lingering[state] = len(rows)
-    stuck, more = await stuck_messages(session, older_than=STUCK_AFTER // SECOND)
-    return msgspec.structs.replace(
-        await declared(session, status),
-        parked=await _most(session, "parked_groups", where={"state": "parked"}),
-        lingering=lingering,
-        stuck=stuck,
-        more_stuck=more,
-        delayed=await _delayed(session, status),
-    )
-
-
-async def _delayed(session: Session, status: InstanceStatus) -> list[Row]:
-    """Return examples of waiting messages, if some messages of the broker have no destination."""
-    name = session.welcome.broker
-    if not any(
-        to.state == "delayed" and to.messages and to.broker == name for to in status.destinations
-    ):
-        return []
-    found, _more = await stuck_messages(session)
-    return found
 
 
 async def declared(session: Session, status: InstanceStatus | None = None) -> BrokerSeen:
-    """Return the declarations in the session's broker, and the state of its queues."""
+    """Return the declarations in the session's broker, its queues included."""
     status = await status_of(session) if status is None else status
-    name = session.welcome.broker
-    own = await session.view("brokers", where={"name": name})
-    return BrokerSeen(
-        name=name,
-        default_encryption=any(row.get("is_default_encryption_on") for row in own),
-        services=await session.view("services"),
-        routes=await session.view("routes"),
-        bindings=await session.view("remote_service_bindings"),
-        queues=await session.view("service_queues"),
-        usages=await session.view("service_contract_usages"),
-        contracts=await session.view("service_contracts"),
-        message_usages=await session.view("service_contract_message_usages"),
-        message_types=await session.view("service_message_types"),
-        queue_status=[one for one in status.queues if one.broker == name],
+    source = SessionSource(session)
+    return msgspec.structs.replace(
+        await gathering.declared(source, status), queues=await source.rows("service_queues")
     )
 
 
-async def stuck_messages(session: Session, **options: Any) -> tuple[list[Row], bool]:  # noqa: ANN401  # as `view_page` has them
-    """Return each dialog's oldest waiting message, and whether others may wait as well."""
-    first: dict[object, Row] = {}
-    after: str | None = None
-    for _ in range(_PAGES):
-        page = await session.view_page("transmission_queue", after=after, **options)
-        for row in page.rows:
-            first.setdefault(row["conversation_handle"], row)
-        after = page.next
-        if after is None or len(first) > MOST:
-            break
-    return list(first.values()), after is not None
+class SessionSource:
+    """The views of a session's broker."""
 
+    most_pages = 10
 
-async def _most(session: Session, view: str, **options: Any) -> list[Row]:  # noqa: ANN401
-    return await session.view(view, limit=MOST + 1, **options)
+    def __init__(self, session: Session) -> None:
+        self.broker = session.welcome.broker
+        self._session = session
+
+    async def rows(
+        self,
+        view: str,
+        limit: int | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> list[Row]:
+        """Return the rows of a view, at most `limit`; None = all rows."""
+        return await self._session.view(view, limit, **options)
+
+    async def page(
+        self,
+        view: str,
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[list[Row], str | None]:
+        """Return a page of a view, and where the next one begins."""
+        page = await self._session.view_page(view, **options)
+        return page.rows, page.next
 
 
 # One service, and a pair.
@@ -158,8 +123,9 @@ async def service(session: Session, name: str, contract: str | None) -> ServiceS
     status = await status_of(session)
     seen = await declared(session, status)
     queues = {str(row["service_queue_id"]) for row in seen.services if row["name"] == name}
+    source = SessionSource(session)
     stuck, more = await stuck_messages(
-        session, where={"from_service_name": name}, older_than=STUCK_AFTER // SECOND
+        source, where={"from_service_name": name}, older_than=STUCK_AFTER // SECOND
     )
     of_queues = {"state": "parked", "queue": sorted(queues)}
     return ServiceSeen(
@@ -167,7 +133,7 @@ async def service(session: Session, name: str, contract: str | None) -> ServiceS
         contract=contract,
         broker=msgspec.structs.replace(
             seen,
-            parked=await _most(session, "parked_groups", where=of_queues),
+            parked=await first_rows(source, "parked_groups", where=of_queues),
             stuck=stuck,
             more_stuck=more,
         ),
@@ -212,7 +178,7 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
         ping=ping,
         not_pinged=why,
         instance=status.instance,
-        endpoint=await _endpoint(session),
+        endpoint=await endpoint_of(SessionSource(session)),
         far=far,
         destinations=await session.view("destinations"),
         now=status.now,
@@ -235,7 +201,8 @@ async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen,
     try:
         async with await connect(far, broker=broker, retry=0.0) as session:
             status = await status_of(session)
-            there_too = FarSeen(instance=status.instance, endpoint=await _endpoint(session))
+            endpoint = await endpoint_of(SessionSource(session))
+            there_too = FarSeen(instance=status.instance, endpoint=endpoint)
             return await declared(session, status), there_too
     except InvalidArgument:
         raise
@@ -249,11 +216,6 @@ async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen,
     except BrokerError as refused:
         found.append(problem("D48", f"daemon at {far}", refused.message, refused.hint))
     return None
-
-
-async def _endpoint(session: Session) -> Row | None:
-    rows = await session.view("endpoint")
-    return rows[0] if rows else None
 
 
 async def _target(

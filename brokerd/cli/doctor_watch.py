@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from brokerd.admin.doctor.findings import Finding, Row, Sort, error, warning
+from brokerd.admin.doctor.gathering import stuck_messages
 from brokerd.admin.doctor.message_checks import stuck_dialogs
 from brokerd.admin.doctor.seen import MOST, BrokerSeen
-from brokerd.cli.doctor_observations import status_of, stuck_messages
+from brokerd.cli.doctor_observations import SessionSource, status_of
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
 from brokerd.clock import Instant, show_instant
@@ -155,7 +156,7 @@ async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple
     For dialogs that the user has named (`Watch.of`), older reasons count, too.
     """
     found: list[tuple[Row, Row]] = []
-    messages, _ = await stuck_messages(session)
+    messages, _ = await stuck_messages(SessionSource(session))
     for message in messages:
         is_recent = (message["status_since"] or 0) >= since
         if message["status_key"] in _QUIET or not (is_recent or asked.of):

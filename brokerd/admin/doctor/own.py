@@ -1,6 +1,6 @@
 """Own doctor: the checks of the whole instance, made inside the daemon at a bounded cost (MON-45).
 
-Reads:  the views and the status of this instance.      Calls: `checks.examine`.
+Reads:  the views and the status of this instance.      Calls: `gathering`, `checks.examine`.
 Never:  reads more than `MOST_ROWS` rows of a view, or spends more than one part in `SHARE` of a
         processor; what was left out is said.
 Wakes:  when somebody looks; a diagnosis that is still fresh is used again by all who look.
@@ -11,19 +11,20 @@ from typing import Any, Final
 
 import msgspec
 
-from brokerd.admin.doctor.checks import LINGERING, examine
+from brokerd.admin.doctor.checks import examine
 from brokerd.admin.doctor.findings import Finding, Level, Row, chosen
 from brokerd.admin.doctor.free_space import with_free_space
-from brokerd.admin.doctor.seen import MOST, BrokerSeen, Seen
+from brokerd.admin.doctor.gathering import broker_seen, instance_seen
+from brokerd.admin.doctor.seen import MOST
 from brokerd.admin.kept_answer import KeptAnswer
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Survey
 from brokerd.admin.views.views import Views
 from brokerd.broker.broker import Broker
-from brokerd.clock import SECOND, Clock, Instant
+from brokerd.clock import Clock, Instant
 from brokerd.model import MSDB
 from brokerd.protocol.admin_verbs import ViewOptions
-from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus
+from brokerd.telemetry.status import InstanceStatus
 
 MOST_ROWS: Final = 2_000
 """Most rows of one view that are checked."""
@@ -94,85 +95,56 @@ class OwnDoctor:
         left_out: list[str] = []
         if len(ill) < survey.ill:
             left_out.append(f"{survey.ill - len(ill)} queues with something wrong")
-        known = await self._rows(main, "brokers", left_out)
-        seen = Seen(
-            status=status,
-            now=status.now,
-            brokers=[
-                await self._broker(one, status, left_out)
-                for one in list(self._brokers.values())
-                if one.name != MSDB
-            ],
-            known=known,
-            endpoint=next(iter(await self._rows(main, "endpoint", left_out)), None),
-            destinations=await self._rows(main, "destinations", left_out),
-            instance_routes=await self._rows(main, "instance_routes", left_out),
-            forwarder=(await self._rows(main, "forwarder_counters", left_out))[0],
-            dispatching=(await self._rows(main, "broker_statistics", left_out))[0],
+        source = self._source(main, left_out)
+        known = await source.rows("brokers")
+        brokers = [
+            await broker_seen(self._source(one, left_out), status)
+            for one in list(self._brokers.values())
+            if one.name != MSDB
+        ]
+        seen = await instance_seen(
+            source, status=status, now=status.now, known=known, brokers=brokers
         )
         found = chosen(examine(seen), least=Level.INFO, ignored=())
         return Diagnosis(at=status.now, found=tuple(found), status=status, left_out=tuple(left_out))
 
-    async def _broker(
-        self, broker: Broker, status: InstanceStatus, left_out: list[str]
-    ) -> BrokerSeen:
-        name = broker.name
-        lingering: dict[str, int] = {}
-        for state in LINGERING if status.lingering_after else ():
-            rows = await self._some(
-                broker,
-                "conversation_endpoints",
-                where={"state": state},
-                older_than=status.lingering_after,
-                limit=MOST + 1,
-            )
-            if rows:
-                lingering[state] = len(rows)
-        stuck = await self._some(
-            broker, "transmission_queue", older_than=STUCK_AFTER // SECOND, limit=MOST + 1
-        )
-        is_delayed = any(
-            to.state == "delayed" and to.messages and to.broker == name
-            for to in status.destinations
-        )
-        delayed = await self._some(broker, "transmission_queue", limit=MOST) if is_delayed else []
-        return BrokerSeen(
-            name=name,
-            default_encryption=broker.store.identity.default_encryption,
-            services=await self._rows(broker, "services", left_out),
-            routes=await self._rows(broker, "routes", left_out),
-            bindings=await self._rows(broker, "remote_service_bindings", left_out),
-            parked=await self._some(
-                broker, "parked_groups", where={"state": "parked"}, limit=MOST + 1
-            ),
-            usages=await self._rows(broker, "service_contract_usages", left_out),
-            contracts=await self._rows(broker, "service_contracts", left_out),
-            message_usages=await self._rows(broker, "service_contract_message_usages", left_out),
-            message_types=await self._rows(broker, "service_message_types", left_out),
-            queue_status=[one for one in status.queues if one.broker == name],
-            lingering=lingering,
-            stuck=_first_of_each(stuck),
-            more_stuck=len(stuck) > MOST,
-            delayed=_first_of_each(delayed),
-        )
+    def _source(self, broker: Broker, left_out: list[str]) -> "_OwnSource":
+        return _OwnSource(broker, views=self._views, clock=self._clock, left_out=left_out)
 
-    async def _some(self, broker: Broker, view: str, **options: Any) -> list[Row]:  # noqa: ANN401
-        """Return the first rows of a view, of one page."""
-        return (await self._views.page(broker, view, ViewOptions(**options))).rows
 
-    async def _rows(self, broker: Broker, view: str, left_out: list[str]) -> list[Row]:
-        """Return the rows of a view, at most `MOST_ROWS`."""
+class _OwnSource:
+    """The views of a broker of this instance, of each at most `MOST_ROWS` rows."""
+
+    most_pages = 1
+
+    def __init__(self, broker: Broker, *, views: Views, clock: Clock, left_out: list[str]) -> None:
+        """Create the source. `left_out`: gets the things that are not read."""
+        self.broker = broker.name
+        self._broker = broker
+        self._views = views
+        self._clock = clock
+        self._left_out = left_out
+
+    async def rows(
+        self,
+        view: str,
+        limit: int | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> list[Row]:
+        """Return the rows of a view, at most `limit`; None = at most `MOST_ROWS`."""
+        rows, after = await self.page(view, limit=limit or MOST_ROWS, **options)
+        if limit is None and after is not None:
+            many = len(rows)
+            self._left_out.append(f"rows of {view} of broker {self.broker} after the first {many}")
+        return rows
+
+    async def page(
+        self,
+        view: str,
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[list[Row], str | None]:
+        """Return a page of a view: by default as many rows as are reported one by one."""
         await self._clock.sleep_until(0)  # let other tasks run
-        page = await self._views.page(broker, view, ViewOptions(limit=MOST_ROWS))
-        if page.next is not None:
-            many = len(page.rows)
-            left_out.append(f"rows of {view} of broker {broker.name} after the first {many}")
-        return page.rows
-
-
-def _first_of_each(rows: list[Row]) -> list[Row]:
-    """Return each dialog's oldest message."""
-    first: dict[object, Row] = {}
-    for row in rows:
-        first.setdefault(row["conversation_handle"], row)
-    return list(first.values())
+        chosen = ViewOptions(**{"limit": MOST, **options})
+        page = await self._views.page(self._broker, view, chosen)
+        return page.rows, page.next

@@ -1,7 +1,7 @@
 """The observations that the doctor checks: rows of views and the status of an instance.
 
 Reads, calls: nothing.
-Never:  queries a daemon; `cli.doctor_observations` does, and fills these records.
+Never:  queries a daemon; `gathering` does, and fills these records.
 """
 
 from typing import Final

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from brokerd.admin.doctor.checks import MOST
-from brokerd.cli.doctor_observations import stuck_messages
+from brokerd.admin.doctor.gathering import stuck_messages
+from brokerd.cli.doctor_observations import SessionSource
 from brokerd.cli.main import main
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
@@ -16,6 +18,8 @@ from tests.unit.cli.conftest import SmallDaemon
 
 class Pages:
     """A session whose transmission queue has these pages, without an end if `endless`."""
+
+    welcome = SimpleNamespace(broker="main")
 
     def __init__(self, *pages: list[str], endless: bool = False) -> None:
         self.pages, self.endless, self.asked = pages, endless, 0
@@ -29,7 +33,7 @@ class Pages:
 
 
 def stuck(pages: Pages) -> tuple[list[Any], bool]:
-    return asyncio.run(stuck_messages(cast("Session", pages)))
+    return asyncio.run(stuck_messages(SessionSource(cast("Session", pages))))
 
 
 @pytest.mark.rule("MON-22")
