@@ -353,6 +353,13 @@ class RestoreFailed(BrokerError):
     hint = "brokerd store restore --list DIR shows which states can be rebuilt"
 
 
+class CopyFailed(BrokerError):
+    """A store could not be copied; the source is as it was, and no target is left (REL-61)."""
+
+    code = "copy_failed"
+    hint = "run the same command again"
+
+
 class NoSuchTx(BrokerError):
     """The request names a transaction that is finished or was never begun (REL-3)."""
 
@@ -585,6 +592,16 @@ class StoreDamaged(Refusal):
     hint = (
         "put a backup in its place, or move it away to start with an empty store; "
         "its -wal and -shm files go with it"
+    )
+
+
+class StoreMoved(Refusal):
+    """The store goes on elsewhere, or is a copy that was not finished (REL-61)."""
+
+    code = "store_moved"
+    hint = (
+        "start the daemon with settings that name the other place; if the copy was interrupted, "
+        "run the same brokerd store copy again, which finishes it"
     )
 
 

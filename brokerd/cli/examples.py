@@ -143,6 +143,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "brokerd store restore --list /mnt/chain",
         "brokerd store restore /mnt/chain /var/lib/brokerd --at 2026-11-27T12:00:00Z",
     ),
+    "store copy": (
+        "brokerd store copy /var/lib/brokerd/main.db 'postgresql://brokerd@db1/brokerd'",
+        "brokerd store copy -c /etc/brokerd/brokerd.toml --to 'postgresql://brokerd@db1/brokerd'",
+    ),
     "store verify": ("brokerd store verify /var/lib/brokerd/main.db",),
     "bench local": ("brokerd bench local --seconds 5",),
     "bench peer": ("brokerd bench peer --dialogs 64 --save after.json",),

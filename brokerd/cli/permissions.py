@@ -41,7 +41,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     **_each("bench", ("local", "peer", "replay", "route", "scale", "stages", "stalled")),
     **_each("config", ("check", "show")),
     **_each("report", ("compare", "run")),
-    **_each("store", ("accept-loss", "restore", "verify")),
+    **_each("store", ("accept-loss", "copy", "restore", "verify")),
     **_each("endpoint", ("alter", "disable", "start", "stop"), "alter_endpoint"),
     **_each("broker", ("ls", "show"), "view"),
     **_each("connection", ("ls", "show"), "view"),

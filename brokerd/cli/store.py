@@ -1,5 +1,6 @@
-"""`brokerd store`: backup (MAN-11), verification (HK-10), accepting a loss (REL-39)."""
+"""`brokerd store`: copies, backup (MAN-11), verification (HK-10), accepting a loss (REL-39)."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from click.core import ParameterSource
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, warn
 from brokerd.cli.session import ask
+from brokerd.cli.store_copy import command as copy
 from brokerd.cli.store_follow import Wanted, follow
 from brokerd.cli.store_restore import command as restore
 from brokerd.cli.view_commands import duration, noun
@@ -19,10 +21,12 @@ from brokerd.config.loading import load
 from brokerd.errors import StoreDamaged, UsageError
 from brokerd.ids import RandomIds
 from brokerd.process.exit_statuses import OK
+from brokerd.storage.copying.moving import verify_place
+from brokerd.storage.copying.places import is_url, place_of
 from brokerd.storage.lock import is_held
 from brokerd.storage.log_check import find_loss
 from brokerd.storage.loss_acceptance import accept_loss
-from brokerd.storage.verifying import Finding, verify
+from brokerd.storage.verifying import Finding
 from brokerd.units import counted, show_size
 
 _OF_FOLLOWING: Final = ("every", "keep", "full_every")
@@ -117,16 +121,31 @@ def _backup(
     return OK
 
 
-@click.command(name="verify")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@json_option
-def _verify(*, file: Path, as_json: bool) -> None:
-    """Check a store FILE, in use or not, for inconsistencies, and change nothing.
+class _Store(click.Path):
+    """The type of an argument that names a store: a file, or a schema of a database."""
 
-    Every row is compared with the rows it refers to, every body with its hash. Remains of ended
-    dialogs are not damage: the next start deletes them.
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return a URL as it is, and the path of a file that exists."""
+        return value if is_url(str(value)) else super().convert(value, param, ctx)
+
+
+@click.command(name="verify")
+@click.argument("store", type=_Store(exists=True, dir_okay=False))
+@json_option
+def _verify(*, store: str, as_json: bool) -> None:
+    """Check a STORE, in use or not, for inconsistencies, and change nothing.
+
+    STORE is a file, or 'postgresql://USER@HOST/DATABASE?schema=NAME'. Every row is compared with
+    the rows it refers to, every body with its hash. Remains of ended dialogs are not damage: the
+    next start deletes them. The pages of a server are checked by its own tool, pg_amcheck.
     """
-    found = verify(file)
+    file = place_of(store)
+    found = verify_place(file)
     if as_json:
         print_rows(found)
     else:
@@ -192,8 +211,9 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
 
 command = noun(
     "store",
-    "Stores: backup, restore, verification, and continuing after a loss.",
+    "Stores: copies, backup, restore, verification, and continuing after a loss.",
     _backup,
+    copy,
     restore,
     _verify,
     _accept_loss,

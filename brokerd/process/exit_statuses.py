@@ -103,6 +103,7 @@ ROWS: Final = (
             "schema_validation_failed",
             "store_damaged",
             "store_missing",
+            "store_moved",
             "validation_failed",
         ),
     ),
@@ -145,6 +146,7 @@ ROWS: Final = (
         "input or output failed",
         (
             "backup_failed",
+            "copy_failed",
             "landing_refused",
             "restore_failed",
             "result_unreadable",

@@ -17,10 +17,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
+from brokerd.errors import StoreDamaged, StoreFault, StoreMoved, StoreVersion
 from brokerd.resources import migrations_dir
 from brokerd.storage import space, tables
 from brokerd.storage.connections import Connection
+from brokerd.storage.move_marks import Moved, Unfinished, read_mark
 from brokerd.storage.sqlite_errors import is_full, is_read_only
 from brokerd.storage.statements import sql
 from brokerd.storage.writers import roll_back
@@ -70,23 +71,37 @@ def table_definitions() -> tuple[str, ...]:
     return tuple(made)
 
 
-def read_revision(connection: Connection, path: Path) -> str:
-    """Return the revision of a file.
+def read_revision(connection: Connection, path: object) -> str:
+    """Return the revision of a store. `path`: its name, for messages.
 
     Raises:
         StoreDamaged: the file has no revision, or several.
         StoreVersion: this program does not know the revision.
+        StoreMoved: the store goes on elsewhere, or is an unfinished copy.
     """
     found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     if len(found) != 1:
         raise StoreDamaged(f"{path} says {len(found)} times which version it has")
     revision = str(found[0][0])
+    refuse_marked(revision, path)
     if revision not in REVISIONS:
         raise StoreVersion(
             f"{path} has schema version {revision}; this program knows up to {REVISIONS[-1]}",
             hint="start the newer version that wrote it, or restore a backup",
         )
     return revision
+
+
+def refuse_marked(revision: str, place: object) -> None:
+    """Raise `StoreMoved` if a store has a mark in place of its revision (REL-61)."""
+    mark = read_mark(revision)
+    if isinstance(mark, Moved):
+        raise StoreMoved(f"{place} was moved to {mark.to}")
+    if isinstance(mark, Unfinished):
+        raise StoreMoved(
+            f"{place} is an unfinished copy of {mark.of}",
+            hint="run the same brokerd store copy again, or start the daemon on what was copied",
+        )
 
 
 def refuse_older(path: Path, revision: str) -> None:

@@ -9,9 +9,9 @@ Never:  changes anything, runs code stored in the file (BI-D4), or stops at the 
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -56,6 +56,30 @@ class Finding(msgspec.Struct, frozen=True):
         return not self.is_left_over and not self.is_unknown
 
 
+class Rows(Protocol):
+    """The rows that a query returned."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the rows that are left."""
+        ...
+
+    def fetchone(self) -> Any:  # noqa: ANN401  # as sqlite3 has it
+        """Return the next row; None = there are no more."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows that are left."""
+        ...
+
+
+class Queries(Protocol):
+    """A connection that only reads."""
+
+    def execute(self, text: str, values: Sequence[Any] = (), /) -> Rows:
+        """Run a query."""
+        ...
+
+
 def refuse_damaged(path: Path, *, name: str) -> None:
     """Raise `StoreDamaged` if a store is not whole; leftover rows do no harm.
 
@@ -86,10 +110,16 @@ def verify(path: Path) -> list[Finding]:
     with file_checks.reading(path) as connection:
         connection.execute("BEGIN")
         try:
-            found = [*beside, *_pages(connection), *_rows(connection), *_bodies(connection)]
-            return [*found, *_left_over(connection)]
+            return [*beside, *_pages(connection), *findings_of_rows(connection)]
         except sqlite3.DatabaseError as error:
             raise file_checks.unreadable(path, error) from error
+
+
+def findings_of_rows(connection: Queries) -> Iterator[Finding]:
+    """Yield what the rows of a store show, whichever engine has them (HK-10)."""
+    yield from _rows(connection)
+    yield from _bodies(connection)
+    yield from _left_over(connection)
 
 
 def _pages(connection: Connection) -> Iterator[Finding]:
@@ -100,7 +130,7 @@ def _pages(connection: Connection) -> Iterator[Finding]:
         yield Finding(table, f"row {row}", f"names something of {parent} that is not there")
 
 
-def _rows(connection: Connection) -> Iterator[Finding]:
+def _rows(connection: Queries) -> Iterator[Finding]:
     for table, problem, keys, rest in _WRONG:
         query = f"{_LIVE} SELECT {', '.join(keys)} FROM {rest} LIMIT {MOST}"  # noqa: S608  # ours
         for row in connection.execute(query).fetchall():
@@ -108,7 +138,7 @@ def _rows(connection: Connection) -> Iterator[Finding]:
             yield Finding(table, ", ".join(columns), problem)
 
 
-def _left_over(connection: Connection) -> Iterator[Finding]:
+def _left_over(connection: Queries) -> Iterator[Finding]:
     """Count the rows that ended dialogs have left, as there may be very many (REL-36)."""
     for table, where in _LEFT_OVER:
         query = f"SELECT count(*), count(DISTINCT endpoint_key) FROM {table} WHERE {where}"  # noqa: S608  # ours
@@ -118,7 +148,7 @@ def _left_over(connection: Connection) -> Iterator[Finding]:
             yield Finding(table, amount, "are over: the next start deletes them", is_left_over=True)
 
 
-def _bodies(connection: Connection) -> Iterator[Finding]:
+def _bodies(connection: Queries) -> Iterator[Finding]:
     """Find bodies that are not as they were written (REL-6), in one piece or in several."""
     for table, messages, key, owner in _BODIES:
         query = (
@@ -144,7 +174,7 @@ def _bodies(connection: Connection) -> Iterator[Finding]:
 
 
 def _is_whole(
-    connection: Connection,
+    connection: Queries,
     place: tuple[ConversationId, bool, int],
     stored: bytes,
     key: BodyKey | None,
@@ -156,7 +186,7 @@ def _is_whole(
     return size == _size(connection, key)
 
 
-def _size(connection: Connection, key: BodyKey) -> int | None:
+def _size(connection: Queries, key: BodyKey) -> int | None:
     """Return the size in bytes of a body in pieces; None = a piece is not as it was written."""
     pieces = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
     try:
@@ -165,7 +195,7 @@ def _size(connection: Connection, key: BodyKey) -> int | None:
         return None
 
 
-def _other_pieces(connection: Connection) -> Iterator[Finding]:
+def _other_pieces(connection: Queries) -> Iterator[Finding]:
     """Find damaged bodies in pieces of messages that do not wait: incomplete and retained ones."""
     rows = connection.execute(
         "SELECT body_key, owner, size FROM bodies WHERE owner IN (?, ?)",

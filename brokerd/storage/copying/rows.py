@@ -1,0 +1,185 @@
+"""Rows: the tables of a store, read in the order of their keys, written in batches, and compared.
+
+Reads:  every row of every table.      Calls: the connection of an end.
+Never:  changes a value on the way, or holds more than a batch in memory.
+Fails:  `StoreDamaged` names the row with a value that is not of the type of its column.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from sqlalchemy import Column, Integer, LargeBinary, Table
+from xxhash import xxh3_128
+
+from brokerd.errors import CopyFailed, StoreDamaged
+from brokerd.storage import tables
+from brokerd.storage.connections import Connection
+from brokerd.storage.statements import Inserts, Script
+
+Row = tuple[Any, ...]
+Progress = Callable[[str, int, int], None]
+"""Function that is told of long work: what is done, rows done, rows in all."""
+
+TABLES: Final = tables.metadata.sorted_tables
+"""All tables, those that others refer to first."""
+NUMBERED: Final = tuple(
+    table for table in TABLES if table.dialect_options["sqlite"]["autoincrement"]
+)
+"""The tables whose keys the engine gives, and never gives twice."""
+_LARGE: Final = {"body", "data", "state", "line", "encoded"}
+"""Columns with values of up to hundreds of kilobytes."""
+_FEW, _MANY = 64, 2_000
+"""Rows in a batch of a table with such a column, and of another one."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Readable(Protocol):
+    """An end from which rows are read."""
+
+    connection: Connection
+
+    def stream(self, query: str, size: int) -> Iterator[Sequence[Row]]:
+        """Yield the rows of a query, at most `size` at a time."""
+        ...
+
+
+class Fingerprint(NamedTuple):
+    """The content of a table, in brief; equal fingerprints mean equal rows."""
+
+    rows: int
+    hash: str
+    """XXH3-128 of all rows in the order of their keys, in hexadecimal digits."""
+
+
+class Counter:
+    """Makes the fingerprint of a table."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._hash = xxh3_128()
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add the next rows."""
+        self._rows += len(rows)
+        for row in rows:
+            # The length of each row is in its encoding, so no two lists of rows look the same.
+            self._hash.update(_encode(row))
+
+    def done(self) -> Fingerprint:
+        """Return the fingerprint."""
+        return Fingerprint(self._rows, self._hash.hexdigest())
+
+
+def batches(end: Readable, table: Table) -> Iterator[Sequence[Row]]:
+    """Yield the rows of a table in the order of its key; a row has a value for every column."""
+    columns = ", ".join(column.name for column in table.columns)
+    key = ", ".join(column.name for column in table.primary_key)
+    query = f"SELECT {columns} FROM {table.name} ORDER BY {key}"  # noqa: S608  # all ours
+    is_large = any(
+        isinstance(column.type, LargeBinary) and column.name in _LARGE for column in table.columns
+    )
+    return end.stream(query, _FEW if is_large else _MANY)
+
+
+def count_rows(end: Readable) -> int:
+    """Return the number of rows of all tables."""
+    texts = (f"SELECT count(*) FROM {table.name}" for table in TABLES)  # noqa: S608  # all ours
+    return sum(int(end.connection.execute(text).fetchone()[0]) for text in texts)
+
+
+class Change(Protocol):
+    """A function that returns the rows that are to be written for those that were read."""
+
+    def __call__(self, table: Table, rows: Sequence[Row], /) -> Sequence[Row]:
+        """Return the rows to write."""
+        ...
+
+
+def copy_tables(
+    source: Readable, target: Connection, *, change: Change, progress: Progress, place: str
+) -> dict[str, Fingerprint]:
+    """Copy all rows in the caller's transaction; return the fingerprints of what was written.
+
+    `place`: the source, for messages.
+
+    Raises:
+        StoreDamaged: a row of the source cannot be kept elsewhere.
+    """
+    whole, done = count_rows(source), 0
+    found: dict[str, Fingerprint] = {}
+    for table in TABLES:
+        counter, inserts = Counter(), Inserts(table)
+        for read in batches(source, table):
+            _refuse_wrong_types(table, read, place)
+            rows = change(table, read)
+            script = Script()
+            inserts.add(script, rows)
+            script.run(target)
+            counter.add(rows)
+            done += len(rows)
+            progress(f"copying {table.name}", done, whole)
+        found[table.name] = counter.done()
+    return found
+
+
+def fingerprints(end: Readable, *, whole: int, progress: Progress) -> dict[str, Fingerprint]:
+    """Return the fingerprints of all tables. `whole`: the number of rows, for the progress."""
+    found: dict[str, Fingerprint] = {}
+    done = 0
+    for table in TABLES:
+        counter = Counter()
+        for rows in batches(end, table):
+            counter.add(rows)
+            done += len(rows)
+            progress(f"comparing {table.name}", done, whole)
+        found[table.name] = counter.done()
+    return found
+
+
+def refuse_difference(
+    wanted: dict[str, Fingerprint], found: dict[str, Fingerprint], *, place: str
+) -> None:
+    """Raise `CopyFailed` if a table of the copy is not what was written."""
+    for name, one in wanted.items():
+        if one != found[name]:
+            raise CopyFailed(
+                f"the table {name} of {place} is not what was written: {found[name].rows} rows of"
+                f" {one.rows}, or other values; the copy was given up",
+                hint="try again; if it happens again, something is wrong with that disk or server",
+            )
+
+
+def _refuse_wrong_types(table: Table, rows: Sequence[Row], place: str) -> None:
+    """Refuse values that SQLite takes and PostgreSQL does not, with the row that has one."""
+    kinds = [_kind(column) for column in table.columns]
+    for row in rows:
+        for at, value in enumerate(row):
+            if value is None or (type(value) is kinds[at] and not _has_nul(value)):
+                continue
+            column = list(table.columns)[at]
+            keys = ", ".join(
+                f"{key.name} {_shown(row[list(table.columns).index(key)])}"
+                for key in table.primary_key
+            )
+            what = "a text with the character NUL" if isinstance(value, str) else "a value"
+            raise StoreDamaged(
+                f"{place}: {table.name}, {keys}: column {column.name} has {what} that PostgreSQL"
+                " cannot keep; nothing was moved",
+                hint="end the dialog, or change the object, to which the row belongs",
+            )
+
+
+def _has_nul(value: object) -> bool:
+    """Return whether a value is a text with the character NUL."""
+    return isinstance(value, str) and "\0" in value
+
+
+def _kind(column: Column[Any]) -> type:
+    if isinstance(column.type, Integer):
+        return int
+    return bytes if isinstance(column.type, LargeBinary) else str
+
+
+def _shown(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
