@@ -22,12 +22,17 @@ from brokerd.config.loading import meanings, sections
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import FOUND_BY_BROKERS, RESEND_HELPS, BrokerError, ObjectNotFound
 from brokerd.process.exit_statuses import ROWS
-from brokerd.routing.reasons import MEANING, SSB_CODES
+from brokerd.routing.reasons import MEANING, SSB_CODES, Reason
 from brokerd.rule_ids import without_rules
 
 _PACKAGES_WITH_ERRORS: Final = ("activation", "bench", "demo", "process", "reports")
 """Packages, beside the module `errors`, that define errors of their own."""
 _WIDTH: Final = 100
+_IF_IT_LASTS: Final = (
+    "If it lasts, `brokerd doctor` names the cause and the commands that help; `brokerd dialog "
+    "status HANDLE` shows since when, and the next attempt."
+)
+"""The cure of a reason why messages wait, which depends on the routes and the other side."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +115,8 @@ def _reasons() -> Iterator[Entry]:
     for key, meaning in MEANING.items():
         number = SSB_CODES.get(key)
         also = () if number is None else (str(number),)
-        yield Entry(kind="reason", code=str(key), meaning=_sentence(meaning), also=also)
+        cure = _IF_IT_LASTS if isinstance(key, Reason) else ""
+        yield Entry(kind="reason", code=str(key), meaning=_sentence(meaning), cure=cure, also=also)
 
 
 def _errors() -> Iterator[Entry]:

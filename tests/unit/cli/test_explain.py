@@ -47,6 +47,14 @@ def test_everything_that_is_printed_can_be_explained() -> None:
 
 
 @pytest.mark.rule("MON-83")
+def test_a_reason_why_messages_wait_says_where_to_look() -> None:
+    known = entries()
+    for reason in Reason:
+        (one,) = [found for found in find(reason, known) if found.kind == "reason"]
+        assert "`brokerd doctor`" in one.cure
+
+
+@pytest.mark.rule("MON-83")
 def test_no_explanation_names_a_rule() -> None:
     rule = re.compile(r"\b[A-Z]{2,5}-[A-Z]?\d+")
     named = [(one.code, text) for one in entries() for text in (one.meaning, one.cure)]
