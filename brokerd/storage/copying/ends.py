@@ -6,6 +6,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from sqlalchemy import Table
+
 from brokerd.storage.connections import Connection
 from brokerd.storage.copying.places import Place
 from brokerd.storage.copying.rows import NUMBERED, Readable, Row
@@ -134,9 +136,11 @@ def read_facts(connection: Connection) -> Facts | None:
 
 def highest_keys(connection: Connection) -> dict[str, int]:
     """Return the highest key that each numbered table has now; 0 = it is empty."""
-    found = {}
-    for table in NUMBERED:
-        (key,) = table.primary_key
-        query = f"SELECT coalesce(max({key.name}), 0) FROM {table.name}"  # noqa: S608  # ours
-        found[table.name] = int(connection.execute(query).fetchone()[0])
-    return found
+    each = (f"(SELECT coalesce(max({_key(table)}), 0) FROM {table.name})" for table in NUMBERED)
+    row = connection.execute(f"SELECT {', '.join(each)}").fetchone()
+    return {table.name: int(key) for table, key in zip(NUMBERED, row, strict=True)}
+
+
+def _key(table: Table) -> str:
+    (key,) = table.primary_key
+    return key.name

@@ -22,8 +22,12 @@ def stream(
     """
     name = f"rows{next(_NUMBERS)}"
     connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {query}")
-    while rows := connection.execute(f"FETCH {size} FROM {name}").fetchall():
-        yield rows
+    is_last = False
+    while not is_last:
+        rows = connection.execute(f"FETCH {size} FROM {name}").fetchall()
+        is_last = len(rows) < size
+        if rows:
+            yield rows
     connection.execute(f"CLOSE {name}")
 
 
