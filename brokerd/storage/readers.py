@@ -345,7 +345,7 @@ def _fetch(
 
 def refusal(error: DBAPIError) -> BrokerError:
     name = getattr(error.orig, "sqlite_errorname", "") or ""
-    if name == "SQLITE_INTERRUPT":
+    if name.startswith("SQLITE_INTERRUPT"):
         return Busy(f"a read of the store took over {READ_LIMIT:.0f} s")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreDamaged(f"reading the store failed with {name}: {error.orig}")

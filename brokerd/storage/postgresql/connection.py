@@ -11,6 +11,7 @@ used: beside a busy loop, a flush on a thread waited seconds for the interpreter
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,6 +21,7 @@ import asyncpg
 from sqlalchemy.util import await_only
 
 from brokerd.storage.connections import Connection
+from brokerd.storage.postgresql.addresses import each_address, shown
 from brokerd.storage.postgresql.errors import (
     DRIVER_ERRORS,
     FENCED,
@@ -155,6 +157,8 @@ class ServerConnection:
                 return Cursor((), 0)
             return await self._fetch(statement.text, arguments)
         except DRIVER_ERRORS as error:
+            if isinstance(error, TimeoutError):  # the answer may still come, to another statement
+                self._connection.terminate()
             raise server_error(error) from error
 
     async def _execute_rows(self, text: str, rows: Sequence[Sequence[object]]) -> int:
@@ -260,6 +264,14 @@ _SETTINGS: Final = {
     "enable_seqscan": "off",
     "jit": "off",
     "timezone": "UTC",
+    # What a role or a database may have otherwise: a flush is not cut short, and an idle session
+    # lives on.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    # A commit that did not wait for a standby is only warned of (REL-53).
+    "client_min_messages": "warning",
     # A daemon that is gone, or cut off, must lose its lock soon (REL-54).
     "tcp_keepalives_idle": "3",
     "tcp_keepalives_interval": "1",
@@ -267,28 +279,80 @@ _SETTINGS: Final = {
     "tcp_user_timeout": "6000",
     "idle_in_transaction_session_timeout": "30000",
 }
+_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6000),
+)
+"""Options of the socket: a server that no longer answers is noticed as soon as this side is."""
 
 
 async def connect(
-    url: str, schema: str, *, settings: Mapping[str, str], patience: float
+    url: str,
+    schema: str,
+    *,
+    settings: Mapping[str, str],
+    patience: float,
+    limit: float | None = None,
 ) -> "asyncpg.Connection[Any]":
-    """Return a connection to the schema of a store.
+    """Return a connection to the schema of a store, at the first server of the URL that can write.
 
-    `settings`: more parameters of the session. `patience`: seconds until the attempt is given up.
-    `ServerError`: the server cannot be reached, or refuses the login.
+    `settings`: more parameters of the session. `patience`: seconds until the attempt is given up
+    with each server. `limit`: seconds until a statement without an answer is given up.
+    `ServerError`: no server can be reached, or lets this user in, or is the primary.
     """
     quoted = '"' + schema.replace('"', '""') + '"'
+    given = {**_SETTINGS, "search_path": quoted, **settings}
+    errors: list[tuple[str, ServerError]] = []
     try:
-        connection = await asyncpg.connect(
-            url,
-            timeout=patience,
-            statement_cache_size=64,  # of the driver's own; `ServerConnection` keeps the others
-            server_settings={**_SETTINGS, "search_path": quoted, **settings},
-        )
+        for one in each_address(url):
+            try:
+                return await _connect_to(one, given, patience, limit)
+            except DRIVER_ERRORS as error:
+                errors.append((shown(one), server_error(error)))
+    except ValueError:  # the driver's own message may quote a part of the password
+        raise ServerError(
+            "the URL of the database cannot be read; special characters in its user and"
+            " password are written as % and two digits",
+            name="BAD_URL",
+        ) from None
+    _, worst = next((each for each in errors if each[1].sqlstate), errors[-1])
+    if len(errors) > 1:
+        message = "; ".join(f"{server}: {error}" for server, error in errors)
+        worst = ServerError(message, name=worst.sqlite_errorname, sqlstate=worst.sqlstate)
+    raise worst
+
+
+async def _connect_to(
+    url: str, settings: dict[str, str], patience: float, limit: float | None
+) -> "asyncpg.Connection[Any]":
+    connection = await asyncpg.connect(
+        url,
+        timeout=patience,
+        command_timeout=limit,
+        statement_cache_size=64,  # of the driver's own; `ServerConnection` keeps the others
+        server_settings=settings,
+        # Also for reads: a standby may show an older state than was confirmed.
+        target_session_attrs="primary",
+    )
+    try:
+        _keep_alive(connection)
         # A sum of numbers is a number of another type; all sums here are whole.
         await connection.set_type_codec(
             "numeric", schema="pg_catalog", encoder=str, decoder=int, format="text"
         )
-    except (*DRIVER_ERRORS, ValueError) as error:
-        raise server_error(error) from error
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
+
+
+def _keep_alive(connection: "asyncpg.Connection[Any]") -> None:
+    """Have the kernel end a connection on which the server has not answered for some seconds."""
+    transport: asyncio.BaseTransport = connection._transport  # no public way
+    found = transport.get_extra_info("socket")
+    if found is not None and found.family != socket.AF_UNIX:
+        for level, option, value in _ALIVE:
+            found.setsockopt(level, option, value)

@@ -24,6 +24,9 @@ _KINDS: Final = {
 }
 _GONE: Final = ("57P01", "57P02", "57P03")
 """SQLSTATEs of a server that stops, was stopped, or starts."""
+_LOST: Final = "CONNECTION_LOST"
+STANDBY: Final = "STANDBY"
+"""Name of the error that the server is a standby."""
 _CONSTRAINT: Final = "23"
 """Class of the SQLSTATEs of violated constraints."""
 FENCED: Final = "22012"
@@ -55,20 +58,28 @@ class ServerError(sqlite3.OperationalError):  # what the commit pipeline handles
 
 def server_error(error: BaseException) -> ServerError:
     """Return the error of the store for an error of the driver."""
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return ServerError("the server is a standby, which cannot be written to", name=STANDBY)
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return ServerError(str(error), name="BAD_URL")
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or "unknown"
         kind = _KINDS.get(state, 0)
         if state.startswith(_CONSTRAINT):
             kind = sqlite3.SQLITE_CONSTRAINT
         is_gone = state.startswith("08") or state in _GONE
-        name = f"{_NAMES.get(kind, 'POSTGRESQL')} ({state})"
+        name = _LOST if is_gone else _NAMES.get(kind, "POSTGRESQL")
         return ServerError(
-            str(error), name=name, kind=kind, sqlstate=state, is_outcome_known=not is_gone
+            str(error),
+            name=f"{name} ({state})",
+            kind=kind,
+            sqlstate=state,
+            is_outcome_known=not is_gone,
         )
     text = str(error) or type(error).__name__
     return ServerError(
         f"the connection to PostgreSQL is lost: {text}",
-        name="CONNECTION_LOST",
+        name=_LOST,
         is_outcome_known=False,
     )
 

@@ -8,7 +8,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -34,6 +34,10 @@ from brokerd.storage.server_facts import ServerFacts
 from brokerd.storage.writers import InlineWriter, Schedule, Writer, soon
 
 T = TypeVar("T")
+
+_GRACE: Final = 2.0
+"""Seconds that the answer to a read may be late: then nobody answers, and the server has not ended
+it."""
 
 
 async def _at_once(function: Callable[..., T], /, *given: Any) -> T:  # noqa: ANN401
@@ -132,13 +136,20 @@ class _OnServer:
         }
 
         def connected() -> ServerConnection:
-            return ServerConnection(self._wait(self._connect(path, settings)), self._wait)
+            connecting = self._connect(path, settings, limit=READ_LIMIT + _GRACE)
+            return ServerConnection(self._wait(connecting), self._wait)
 
         return await self._run(connected)
 
-    def _connect(self, path: Path, settings: dict[str, str]) -> Awaitable[Any]:
+    def _connect(
+        self, path: Path, settings: dict[str, str], *, limit: float | None = None
+    ) -> Awaitable[Any]:
         return connect(
-            self._url, self._schema(path), settings=settings, patience=self._options.connect_timeout
+            self._url,
+            self._schema(path),
+            settings=settings,
+            patience=self._options.connect_timeout,
+            limit=limit,
         )
 
 

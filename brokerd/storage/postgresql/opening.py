@@ -12,18 +12,33 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Clock
-from brokerd.errors import StoreDamaged, StoreFault
+from brokerd.errors import StoreDamaged, StoreFault, StoreFull
 from brokerd.ids import IdSource, Incarnation
 from brokerd.storage.connections import transaction
 from brokerd.storage.opening import NewStore, Opened, count_and_load, write_first_rows
 from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
-from brokerd.storage.postgresql.errors import ServerError
+from brokerd.storage.postgresql.errors import STANDBY, ServerError
 from brokerd.storage.postgresql.schema import check_objects, definitions
+from brokerd.storage.sqlite_errors import is_full
 
 OLDEST: Final = 150000
 """The oldest version of the server, as `server_version_num`."""
 _DURABLE: Final = ("on", "remote_apply")
+
+
+_UNREACHABLE: Final = "check store.url, and that the server runs"
+_HINTS: Final = {
+    STANDBY: "name the primary in store.url, or all servers: the primary among them is used",
+    "28P01": "correct the password in store.url, or in the file that it names",
+    "28000": "let this user in from this machine: pg_hba.conf of the server",
+    "3D000": "create the database, or correct its name in store.url",
+    "42501": "give the user of store.url the right to create schemas in the database",
+    "53300": "raise max_connections of the server, or end other clients; a store needs five",
+    "57P03": "wait until the server has started",
+    "25006": "make the server writable again: default_transaction_read_only",
+}
+"""Hints for errors of the server, by SQLSTATE or name."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
@@ -67,13 +82,14 @@ def open_schema(
         StoreLocked: another daemon has the store.
         StoreDamaged: the store, or the server, is not what it should be.
         StoreFault: the server cannot be reached, or failed meanwhile.
+        StoreFull: the server has no room for what a start writes.
     """
     try:
         connection = connect()
     except ServerError as error:
         raise StoreFault(
             f"the PostgreSQL server of store {schema} cannot be used: {error}",
-            hint="check store.url, and that the server runs and lets this user in",
+            hint=_HINTS.get(error.sqlstate or error.sqlite_errorname, _UNREACHABLE),
         ) from error
     try:
         return _open(
@@ -87,11 +103,18 @@ def open_schema(
             name=name,
             fault=fault,
         )
-    except ServerError as error:
-        raise StoreFault(f"the store {schema} cannot be opened: {error}") from error
-    except BaseException:
-        connection.close()
-        raise
+    except BaseException as error:
+        connection.close()  # it may have the lock of the store
+        if not isinstance(error, ServerError):
+            raise
+        if is_full(error):
+            raise StoreFull(
+                f"the store {schema} cannot be opened: the server has no room for it",
+                hint="make room on the disk of the server, then try again",
+            ) from error
+        raise StoreFault(
+            f"the store {schema} cannot be opened: {error}", hint=_HINTS.get(error.sqlstate)
+        ) from error
 
 
 def _open(
@@ -125,7 +148,7 @@ def _open(
         (found,) = connection.execute("SELECT broker_name FROM store").fetchone()
         if found != name:
             raise StoreDamaged(f"{schema} is the store of broker {found}, not of {name}")
-    opened = count_and_load(connection, path, ownership.ServerLock(), fault=fault)
+    opened = count_and_load(connection, path, ownership.ServerLock(server.close), fault=fault)
     return opened._replace(is_new=made)
 
 
@@ -142,12 +165,6 @@ def check_server(server: ServerConnection, options: ServerOptions) -> None:
         raise StoreDamaged(
             f"the server has PostgreSQL {setting('server_version')}; stores need 15 or newer",
             hint="use a newer server",
-        )
-    row = execute("SELECT pg_is_in_recovery()").fetchone()
-    if row is not None and row[0]:
-        raise StoreFault(
-            "the server is a standby, which cannot be written to",
-            hint="name the primary in store.url, or all servers with target_session_attrs=primary",
         )
     if options.require_durable and (setting("fsync"), setting("full_page_writes")) != ("on", "on"):
         raise StoreDamaged(

@@ -11,6 +11,7 @@ flush begins with it.
 
 import sqlite3
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 from brokerd.errors import StoreLocked
@@ -75,8 +76,13 @@ def _refusal(connection: Connection, schema: str) -> StoreLocked:
 class ServerLock:
     """The lock of a store; the session that writes holds it, and it ends with that session."""
 
+    def __init__(self, close: Callable[[], None]) -> None:
+        """`close`: closes the connection of the session."""
+        self._close = close
+
     def describe(self, broker_id: str, epoch: int, *, master_key: str = "") -> None:
         """Do nothing: waiting daemons read the store itself."""
 
     def release(self) -> None:
-        """Do nothing: closing the connection has released it."""
+        """Close the connection: after a fault nobody else has closed it."""
+        self._close()
