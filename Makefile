@@ -10,6 +10,7 @@
 #                              how long chaos lasts, how often, and what goes through it
 #   FAST_PATHS=on|off          whether messages may take the fast path in sim, soak-sim, model,
 #                              soak-model and chaos
+#   FILES=1000                 how many files demo-files sends
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
@@ -27,6 +28,7 @@ KILLS = 25
 SEED = 1
 TARGET = peer_frames
 LINES = 20000000
+FILES = 1000
 FAST_PATHS = on
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
@@ -39,7 +41,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo demo-files test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -52,6 +54,9 @@ set-up: ## .venv with everything that is locked; the other verbs do this themsel
 
 demo: set-up-batch ## two instances converse, are killed in mid-stream, and the report shows it
 	@$(BIN)/brokerd demo $(ARGS)
+
+demo-files: set-up-batch ## the same with FILES=1000 files of Python itself, 300,000 lines, compared by their hashes
+	@$(BIN)/brokerd demo --input "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" --pattern '*.py' --limit-files $(FILES) --no-report $(ARGS)
 
 test: set-up ## the whole test suite
 	@$(PYTEST) --durations=15 $(ARGS)

@@ -13,6 +13,8 @@ import pytest
 from tests.acceptance.running import Demo
 
 SMALL = ("--dialogs", "50", "--orders", "2000", "--no-report")
+LONG_ENOUGH = ("--dialogs", "50", "--orders", "6000", "--no-report")
+"""Long enough that it is not over before it is interrupted."""
 
 
 @pytest.mark.rule("REL-1", "REL-2", "REL-3", "REL-12")
@@ -77,7 +79,7 @@ def test_a_daemon_that_dies_unasked_is_a_failure(demo: Demo) -> None:
 @pytest.mark.parametrize("moment", ["directory", "started", "killed"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interruption_stops_the_daemons(number: signal.Signals, moment: str, demo: Demo) -> None:
-    running = demo.start("--no-report")
+    running = demo.start(*LONG_ENOUGH)
     _wait_for(running, moment)
     assert moment == "directory" or any(demo.daemons().values())
     running.send_signal(number)
