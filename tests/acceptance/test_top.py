@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -93,12 +94,11 @@ class Terminal:
 
     def left(self) -> int:
         """The exit status, once it has ended and its output was read."""
-        os.set_blocking(self.own, False)
-        while self.process.poll() is None:
-            try:
-                self.all += os.read(self.own, 65536).decode("utf-8", "replace")
-            except BlockingIOError:
-                continue
+        ended = os.pidfd_open(self.process.pid)
+        while self.own in select.select([self.own, ended], [], [])[0]:
+            self.all += os.read(self.own, 65536).decode("utf-8", "replace")
+        os.close(ended)
+        self.process.wait()
         return self.process.returncode
 
 
