@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy.util import greenlet_spawn
 
-from brokerd.clock import Clock
+from brokerd.clock import Clock, SystemClock
 from brokerd.ids import IdSource
 from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
@@ -166,7 +166,7 @@ class OnServer(_OnServer):
     def writer(self, connection: Connection, path: Path) -> Writer:
         """Return a writer that uses this connection."""
         del path
-        return ServerWriter(connection)
+        return ServerWriter(connection, SystemClock())
 
 
 class InlineOnServer(_OnServer):

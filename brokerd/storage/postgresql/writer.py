@@ -7,11 +7,11 @@ Never:  runs two at once, or out of order.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from time import monotonic  # noqa: TID251  # the times of a job are those of the machine
 from typing import Any, TypeVar, cast
 
 from sqlalchemy.util import greenlet_spawn
 
+from brokerd.clock import Clock
 from brokerd.storage.connections import Connection
 from brokerd.storage.postgresql.connection import ServerConnection
 from brokerd.storage.postgresql.errors import ServerError
@@ -26,8 +26,10 @@ class ServerWriter:
 
     contends = False
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        """Create the writer. `clock`: measures the flushes."""
         self._connection = connection
+        self._clock = clock
         self._jobs: deque[tuple[Job[Any], Reported[Any]]] = deque()
         self._running: asyncio.Future[Any] | None = None
         self._abandoned = False
@@ -42,7 +44,8 @@ class ServerWriter:
         text, values = joined
 
         def flush(connection: Connection) -> T:
-            return job.outcome(_run_at_once(cast("ServerConnection", connection), text, values))
+            server = cast("ServerConnection", connection)
+            return job.outcome(_run_at_once(server, text, values, self._clock))
 
         self.submit(flush, reported)
 
@@ -85,9 +88,11 @@ class ServerWriter:
         self._running.add_done_callback(done)
 
 
-def _run_at_once(connection: ServerConnection, text: str, values: Sequence[object]) -> Ended:
+def _run_at_once(
+    connection: ServerConnection, text: str, values: Sequence[object], clock: Clock
+) -> Ended:
     """Run a flush that is a single statement, and say how it ended."""
-    started = monotonic()  # times of a job are those of the machine
+    started = clock.monotonic()
     error: ServerError | None = None
     is_passed = False
     try:
@@ -100,5 +105,5 @@ def _run_at_once(connection: ServerConnection, text: str, values: Sequence[objec
         is_committing=error is not None and not error.is_outcome_known,
         started=started,
         committing=started,
-        ended=monotonic(),
+        ended=clock.monotonic(),
     )
