@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import brokerd
-from tests.acceptance.serving import READY_WITHIN, Place, _environment
+from tests import warm
+from tests.acceptance.serving import READY_WITHIN, Place
 
 PATIENCE = 60.0
 
@@ -40,7 +41,7 @@ class ServerPlace(Place):
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env=_environment(),
+                env=warm.environment(),
             )
         try:
             yield process

@@ -15,7 +15,8 @@ import pytest
 
 import brokerd
 from brokerd.storage.verifying import verify
-from tests.acceptance.serving import Done, Place, _environment
+from tests import warm
+from tests.acceptance.serving import Done, Place
 
 FIGURES = """
 [clock]
@@ -56,7 +57,7 @@ class Follower:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=warm.environment(),
         )
 
     def next_piece(self) -> dict[str, object]:
@@ -191,9 +192,11 @@ def test_the_peer_of_a_restored_store_notices(tmp_path: Path) -> None:
         with east.serving() as daemon, following(east, chain) as follower:
             follower.next_piece()
             main.send(old, b"1")
-            assert received(east, 1) == [b"1"]
-            follower.next_piece()
+            arrived_at = wait_for_arrival(east)
+            while datetime.fromisoformat(str(follower.next_piece()["began_at"])) < arrived_at:
+                nudge(east)  # a piece is added when something has changed
             at = now()
+            assert received(east, 1) == [b"1"]
             main.send(old, b"2")
             assert received(east, 1) == [b"2"]  # confirmed, and not in the state of that time
             refused = restore(east, chain, target)
@@ -220,6 +223,20 @@ def test_the_peer_of_a_restored_store_notices(tmp_path: Path) -> None:
             error, *bodies_ = received(east, 3)  # the error of the old dialog at this side, too
             assert json.loads(error)["code"] == -60001
             assert bodies_ == [b"1", b"4"]  # as the backup has it, "1" was not received
+
+
+def wait_for_arrival(place: Place) -> datetime:
+    """Wait until a message is in the queue; return when it certainly was."""
+    with brokerd.sync.connect(place.address, broker="main") as main:
+        while not list(main.browse("inbox")):
+            pass
+    return now()
+
+
+def nudge(place: Place) -> None:
+    """Change something in the store."""
+    with brokerd.sync.connect(place.address, broker="main") as main:
+        main.end(main.begin_dialog("ledger", "shop"))
 
 
 def received(place: Place, count: int) -> list[bytes]:
@@ -279,7 +296,7 @@ def test_the_drill_of_the_page_works(tmp_path: Path) -> None:
     program.chmod(0o755)
     place = tmp_path / "drill"
     place.mkdir()
-    environment = _environment()
+    environment = warm.environment()
     done = subprocess.run(
         ["bash", "-c", block],
         cwd=place,
