@@ -22,6 +22,7 @@ from tests.postgresql.fixtures import (  # noqa: F401 - known to all folders by 
     postgresql_url,
     shared_postgresql_server,
 )
+from tests.postgresql.stores import postgresql_stores, ready_tables  # noqa: F401 - likewise
 
 TESTS = Path(__file__).parent
 APART = ("simulation", "model", "chaos")

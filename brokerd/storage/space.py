@@ -39,6 +39,8 @@ def free_pages(connection: Connection) -> int:
 
 def give_back(connection: Connection, pages: int) -> int:
     """Free at most `pages` unused pages at the end of the file; return the number freed."""
+    if not has_log(connection):
+        return 0
     before = free_pages(connection)
     # Run as a script: this pragma frees one page per step, and the driver takes only one step.
     connection.executescript(f"PRAGMA incremental_vacuum({pages})")

@@ -26,7 +26,10 @@ from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.compiled import library
 from brokerd.storage.executors import Executor, Inline, Threaded
 from brokerd.storage.hashes import body_hash
+from brokerd.storage.postgresql.executor import InlineOnServer, OnServer
+from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.store import NewStore, Store
+from tests.contract.look import Look, in_file, on_server
 
 FAR = Instant(4_000_000_000_000_000)
 
@@ -99,8 +102,37 @@ def rows() -> Rows:
     return Rows(SeededIds(Random(7)))
 
 
-@pytest.fixture(params=["threaded", "compiled", "inline"])
+OF_FILES = ("threaded", "compiled", "inline")
+ON_SERVERS = ("postgresql", "postgresql-inline")
+_TEST_SERVER = ServerOptions(require_durable=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on every executor, unless it says that it is about files, and why."""
+    names = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "executor" in metafunc.fixturenames and "executor" not in names:
+        is_of_files = metafunc.definition.get_closest_marker("of_files") is not None
+        executors = OF_FILES if is_of_files else OF_FILES + ON_SERVERS
+        metafunc.parametrize("executor", executors, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of tests with seeds, run the first alone on a server, where each takes a second or more."""
+    items[:] = [item for item in items if not _is_further_seed(item)]
+
+
+def _is_further_seed(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    given = {} if call is None else call.params
+    return given.get("executor") in ON_SERVERS and given.get("random", 0) > 0
+
+
+@pytest.fixture
 def executor(request: pytest.FixtureRequest) -> Executor:
+    if request.param in ON_SERVERS:
+        stores = request.getfixturevalue("postgresql_stores")
+        made = OnServer if request.param == "postgresql" else InlineOnServer
+        return made(stores.url, _TEST_SERVER)
     if request.param == "inline":
         return Inline()
     if request.param == "compiled" and not library.IS_BUILT:
@@ -111,6 +143,14 @@ def executor(request: pytest.FixtureRequest) -> Executor:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def look(executor: Executor, path: Path) -> Look:
+    """The rows of the store, whatever keeps them."""
+    if isinstance(executor, OnServer | InlineOnServer):
+        return on_server(executor._url, path.stem)
+    return in_file(path)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from brokerd.storage.store import Store
 from brokerd.storage.verifying import verify
 from tests.contract.test_verifying import a_queue
 
+pytestmark = pytest.mark.of_files("a backup is a copy of a file")
+
 
 async def begun(store, rows):
     """An endpoint that has sent nothing and received nothing, and a queue."""

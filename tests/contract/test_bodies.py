@@ -1,8 +1,6 @@
 """Bodies in pieces: stored before their messages, visible with them, swept when nobody has them."""
 
 import asyncio
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -21,20 +19,16 @@ from brokerd.storage.changes import (
     RetainedRow,
 )
 from brokerd.storage.hashes import large_hash
+from tests.contract.look import spoil
 from tests.contract.test_full import fill
 
 PIECE = 1000
 BODY = bytes(range(256)) * 20 + b"the end"
 
 
-def counted(path, *tables):
-    with sqlite3.connect(path) as connection:
-        return [connection.execute(f"SELECT count(*) FROM {one}").fetchone()[0] for one in tables]
-
-
-def in_file(path):
-    """Bodies and pieces that the file has."""
-    return tuple(counted(path, "bodies", "body_pieces"))
+def in_store(look):
+    """Bodies and pieces that the store has."""
+    return tuple(look.counts("bodies", "body_pieces"))
 
 
 async def swept(store, steps=20):
@@ -84,10 +78,10 @@ async def waiting(store):
 
 
 @pytest.mark.rule("REL-33", "REL-4")
-async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, path):
+async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, look):
     endpoint = await begun(store, rows)
     key = await store.keep(BODY, PIECE)
-    assert in_file(path) == (1, 6)
+    assert in_store(look) == (1, 6)
     assert (await waiting(store)).rows == []
     row = await message(store, rows, endpoint, 0)
     out = await outgoing(store, rows, endpoint, 0)
@@ -98,7 +92,7 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
     assert (await store.outgoing.listed(9, 1 << 20)).rows == [out]
     store.discard_bodies([key])
     await swept(store)
-    assert in_file(path) == (2, 12)
+    assert in_store(look) == (2, 12)
 
 
 @pytest.mark.rule("REL-33")
@@ -127,7 +121,7 @@ async def test_views_tell_the_size_and_the_body_wherever_it_is(store, rows):
 
 @pytest.mark.rule("REL-33", "RCV-14", "DLP-20")
 @pytest.mark.parametrize("how", ["by number", "by endpoint", "in the flush that writes them"])
-async def test_a_body_goes_with_its_message(store, rows, path, how):
+async def test_a_body_goes_with_its_message(store, rows, look, how):
     endpoint = await begun(store, rows)
     gone = Changes()
     if how == "in the flush that writes them":
@@ -149,40 +143,40 @@ async def test_a_body_goes_with_its_message(store, rows, path, how):
             gone.remove_outgoing(endpoint.key, OutgoingRemoval([], HIGHEST_SEQUENCE, 1))
         await store.commit(gone)
     await swept(store)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
     assert (await waiting(store)).rows == []
 
 
 @pytest.mark.rule("REL-33")
-async def test_many_pieces_go_some_at_a_time(store, rows, path):
+async def test_many_pieces_go_some_at_a_time(store, rows, look):
     endpoint = await begun(store, rows)
     rows_ = [await message(store, rows, endpoint, n, bytes(30 * PIECE)) for n in range(5)]
     gone = Changes()
     gone.dequeued += [row.queuing_order for row in rows_]
     left = []
     await store.commit(gone)
-    left.append(in_file(path)[1])
+    left.append(in_store(look)[1])
     await swept(store)
     assert left[0] >= 150 - 2 * SWEEP, "a flush deletes a few, not all"
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
 
 
 @pytest.mark.rule("REL-33")
 @pytest.mark.parametrize("most", [3 * PIECE, 1], ids=["some", "one at least"])
-async def test_long_pieces_go_fewer_at_a_time(store, rows, path, monkeypatch, most):
+async def test_long_pieces_go_fewer_at_a_time(store, rows, look, monkeypatch, most):
     monkeypatch.setattr(stored, "SWEEP_BYTES", most)
     endpoint = await begun(store, rows)
     row = await message(store, rows, endpoint, 0, bytes(20 * PIECE))
     gone = Changes()
     gone.dequeued.append(row.queuing_order)
     await store.commit(gone)
-    assert in_file(path)[1] >= 20 - 2 * 3, "a flush deletes as many bytes as it may"
+    assert in_store(look)[1] >= 20 - 2 * 3, "a flush deletes as many bytes as it may"
     await swept(store, 40)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
 
 
 @pytest.mark.rule("REL-33", "REL-3")
-async def test_what_a_crash_has_cut_off_is_never_seen_and_swept(open_store, rows, path):
+async def test_what_a_crash_has_cut_off_is_never_seen_and_swept(open_store, rows, look):
     store = await open_store()
     endpoint = await begun(store, rows)
     kept = await message(store, rows, endpoint, 0)
@@ -193,18 +187,18 @@ async def test_what_a_crash_has_cut_off_is_never_seen_and_swept(open_store, rows
     await store.abandon()
     under_way.cancel()
     await asyncio.gather(under_way, return_exceptions=True)
-    found = in_file(path)
+    found = in_store(look)
     assert found[0] == 3
     assert 12 < found[1] < 5012
     store = await open_store()
     await swept(store, 200)
-    assert in_file(path) == (1, 6)
+    assert in_store(look) == (1, 6)
     assert (await waiting(store)).rows == [kept._replace(paged=1)]
     assert store.next_body_key() > 1
 
 
 @pytest.mark.rule("REL-33", "REL-3", "REL-5")
-async def test_a_message_that_was_not_committed_leaves_no_body(open_store, rows, path):
+async def test_a_message_that_was_not_committed_leaves_no_body(open_store, rows, look):
     broken: list[int] = []
 
     def fault(name):
@@ -225,7 +219,7 @@ async def test_a_message_that_was_not_committed_leaves_no_body(open_store, rows,
     broken.clear()
     store = await open_store()
     await swept(store)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
     assert (await waiting(store)).rows == []
 
 
@@ -248,7 +242,7 @@ async def test_damage_of_a_piece_is_noticed_and_hides_no_other(store, rows, dama
     small.enqueued.append(rows.message(store, endpoint, 0, b"small"))
     await store.commit(small)
     bad = await message(store, rows, endpoint, 1)
-    await store.run(lambda connection: connection.execute(damage) and None)
+    await spoil(store, damage)
     page = await waiting(store)
     assert [row.queuing_order for row in page.damaged] == [bad.queuing_order]
     assert page.rows == small.enqueued
@@ -274,18 +268,18 @@ async def test_small_messages_do_not_wait_for_a_large_one(store, rows):
 
 
 @pytest.mark.rule("REL-33")
-async def test_one_body_after_the_other(store, path):
+async def test_one_body_after_the_other(store, look):
     first = asyncio.ensure_future(store.keep(bytes(10 * PIECE), PIECE))
     second = asyncio.ensure_future(store.keep(bytes(10 * PIECE), PIECE))
     await first
-    assert in_file(path)[1] <= 11
+    assert in_store(look)[1] <= 11
     assert store.backlog_bytes <= PIECE
     await second
-    assert in_file(path) == (2, 20)
+    assert in_store(look) == (2, 20)
 
 
 @pytest.mark.rule("REL-33", "REL-5")
-async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows, path, faults):
+async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows, look, faults):
     """Given up in each turn of the loop, while a piece gathers behind a flush that is written."""
     store, is_over = await open_store(), False
 
@@ -307,7 +301,7 @@ async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows
     is_over = True
     await asyncio.gather(*committing)
     await swept(store, 100)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
     await store.close()
     store = await open_store()
     await store.keep(BODY, PIECE)
@@ -315,7 +309,7 @@ async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows
 
 
 @pytest.mark.rule("REL-33")
-async def test_flushes_look_for_bodies_only_while_there_are_any(store, rows, path):
+async def test_flushes_look_for_bodies_only_while_there_are_any(store, rows, look):
     endpoint = await begun(store, rows)
     row = await message(store, rows, endpoint, 0)
     assert store._pipeline.bodies.some
@@ -324,25 +318,24 @@ async def test_flushes_look_for_bodies_only_while_there_are_any(store, rows, pat
     await store.commit(changes)
     store.sweep()
     await swept(store)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
     assert not store._pipeline.bodies.some
 
 
 @pytest.mark.rule("REL-33", "REL-7")
-async def test_pieces_without_a_body_are_swept_and_their_keys_not_given_out_again(open_store, path):
+async def test_pieces_without_a_body_are_swept_and_their_keys_not_given_out_again(open_store, look):
     store = await open_store()
     await store.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO body_pieces VALUES (3, 1, x'00', x'00')")
+    look.change("INSERT INTO body_pieces VALUES (3, 1, x'00', x'00')")
     store = await open_store()
     key = await store.keep(BODY, PIECE)
     assert key > 3
     await swept(store)
-    assert in_file(path) == (1, 6)
+    assert in_store(look) == (1, 6)
 
 
 @pytest.mark.rule("REL-26", "REL-33", "FD-5")
-async def test_a_full_disk_in_the_middle_of_a_body_is_waited_for(open_store, rows, path):
+async def test_a_full_disk_in_the_middle_of_a_body_is_waited_for(open_store, rows, look):
     store = await open_store(on_full=lambda: False)
     endpoint = await begun(store, rows)
     await fill(store, 20)
@@ -350,15 +343,15 @@ async def test_a_full_disk_in_the_middle_of_a_body_is_waited_for(open_store, row
     for _ in range(20):
         await asyncio.sleep(0.01)
     assert not keeping.done()
-    assert in_file(path)[1] < 8
+    assert in_store(look)[1] < 8
     await fill(store, 1000)
     await keeping
-    assert in_file(path) == (1, 8)
+    assert in_store(look) == (1, 8)
     assert (await store.endpoints.by_handle(endpoint.handle)) is not None
 
 
 @pytest.mark.rule("RCV-31", "PBT-24", "REL-33")
-async def test_a_retained_message_takes_its_body_along(store, rows, path):
+async def test_a_retained_message_takes_its_body_along(store, rows, look):
     endpoint = await begun(store, rows)
     row = await message(store, rows, endpoint, 0)
     key = await store.keep(BODY, PIECE)
@@ -373,14 +366,14 @@ async def test_a_retained_message_takes_its_body_along(store, rows, path):
     changes.bodies[key] = BodyRow(key, Owner.RETAINED, sent.queuing_order, len(BODY))
     await store.commit(changes)
     await swept(store)
-    assert in_file(path) == (2, 12)
+    assert in_store(look) == (2, 12)
     assert await store.retained.size(endpoint.key) == (2, 2 * len(BODY))
     assert [one.body for one in await store.retained.browse(1, 9)] == [BODY, BODY]
     ended = Changes()
     ended.rarely().retained_removed_of.append(endpoint.key)
     await store.commit(ended)
     await swept(store)
-    assert in_file(path) == (0, 0)
+    assert in_store(look) == (0, 0)
 
 
 @pytest.mark.rule("REL-7", "REL-33")
@@ -394,7 +387,7 @@ async def test_a_start_knows_how_many_bytes_wait_to_be_sent(open_store, rows):
 
 
 @pytest.mark.rule("REL-33", "FD-7")
-async def test_where_a_flush_is_slow_it_has_more_pieces(open_store, path):
+async def test_where_a_flush_is_slow_it_has_more_pieces(open_store, look):
     slow: list[int] = []
     clock = SlowClock(slow)
     store = await open_store(clock=clock)
@@ -405,7 +398,7 @@ async def test_where_a_flush_is_slow_it_has_more_pieces(open_store, path):
     flushes = store.metrics.flushes
     await store.keep(bytes(32 * PIECE), PIECE)
     assert store.metrics.flushes - flushes == 6  # 1, 2, 4, 8, 16 and the last one
-    assert in_file(path) == (2, 64)
+    assert in_store(look) == (2, 64)
 
 
 class SlowClock(SystemClock):

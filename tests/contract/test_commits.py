@@ -1,4 +1,4 @@
-"""What a commit promises, on both executors."""
+"""What a commit promises, on every executor."""
 
 import asyncio
 import sqlite3
@@ -21,16 +21,8 @@ from brokerd.storage.changes import (
 from brokerd.storage.store import StoreOptions
 
 
-def counted(path, table):
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-    finally:
-        connection.close()
-
-
 @pytest.mark.rule("REL-1", "REL-4")
-async def test_done_is_called_only_after_the_commit_in_the_order_of_joining(store, rows, path):
+async def test_done_is_called_only_after_the_commit_in_the_order_of_joining(store, rows, look):
     seen = []
     finished = asyncio.Event()
     endpoint = rows.endpoint(store)
@@ -41,7 +33,7 @@ async def test_done_is_called_only_after_the_commit_in_the_order_of_joining(stor
         changes.enqueued.append(rows.message(store, endpoint, sequence, b"x"))
 
         def done(sequence=sequence):
-            seen.append((sequence, counted(path, "queue_messages")))
+            seen.append((sequence, *look.counts("queue_messages")))
             if sequence == 19:
                 finished.set()
 
@@ -52,6 +44,7 @@ async def test_done_is_called_only_after_the_commit_in_the_order_of_joining(stor
     assert all(stored > sequence for sequence, stored in seen)
 
 
+@pytest.mark.of_files("these are settings of SQLite")
 @pytest.mark.rule("REL-1")
 async def test_writing_connection_syncs_fully(store):
     def pragmas(connection):
@@ -105,7 +98,7 @@ async def test_lazy_changeset_waits_for_an_urgent_one_or_its_time(open_store, ro
 @pytest.mark.rule("REL-3")
 @pytest.mark.parametrize("point", ["store.begin", "store.before_commit"])
 async def test_fault_before_commit_leaves_nothing_and_confirms_nobody(
-    open_store, rows, faults, path, point
+    open_store, rows, faults, look, point
 ):
     armed: list[bool] = []
 
@@ -131,7 +124,7 @@ async def test_fault_before_commit_leaves_nothing_and_confirms_nobody(
     await store.close()
     again = await open_store()
     assert await again.endpoints.by_handle(endpoint.handle) is None
-    assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 0
+    assert look.counts("queue_messages", "transmission_queue") == [0, 0]
 
 
 @pytest.mark.rule("REL-5")
@@ -163,7 +156,7 @@ async def test_broken_constraint_stops_the_store(store, rows, faults):
     await store.commit(changes)
     twin = Changes()
     twin.create(rows.endpoint(store, handle=first.handle))
-    with pytest.raises(StoreFault, match="SQLITE_CONSTRAINT"):
+    with pytest.raises(StoreFault, match=r"(SQLITE|SERVER)_CONSTRAINT"):
         await store.commit(twin)
     assert [fault.exit_status for fault in faults] == [70]
 
@@ -199,6 +192,7 @@ async def test_exit_status_says_what_kind_of_fault_it_was(open_store, faults, co
     assert [fault.exit_status for fault in faults] == [status]
 
 
+@pytest.mark.of_files("it damages a page of the file")
 @pytest.mark.rule("REL-5")
 async def test_file_damaged_under_way_stops_the_store_for_good(store, rows, faults, path):
     changes = Changes()
@@ -257,7 +251,7 @@ async def test_endpoint_is_written_once_with_its_last_value(store, rows):
         assert await store.endpoints.by_handle(endpoint.handle) == value
 
 
-async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, rows, path):
+async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, rows, look):
     endpoint = rows.endpoint(store)
     created, changed, removed = Changes(), Changes(), Changes()
     created.create(endpoint)
@@ -265,7 +259,7 @@ async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, ro
     removed.remove(endpoint.key)
     await asyncio.gather(*map(store.commit, (created, changed, removed)))
     assert store.metrics.flushes == 1
-    assert counted(path, "conversation_endpoints") == counted(path, "endpoint_progress") == 0
+    assert look.counts("conversation_endpoints", "endpoint_progress") == [0, 0]
 
 
 ORDERS = [
@@ -323,7 +317,7 @@ async def test_moving_writes_the_small_row_only(store, rows):
     assert found == replace(endpoint, send_sequence=1, route="kept")
 
 
-async def test_endpoint_that_moves_after_its_removal_leaves_no_row(store, rows, path):
+async def test_endpoint_that_moves_after_its_removal_leaves_no_row(store, rows, look):
     endpoint = rows.endpoint(store)
     created, removed, late = Changes(), Changes(), Changes()
     created.create(endpoint)
@@ -331,7 +325,7 @@ async def test_endpoint_that_moves_after_its_removal_leaves_no_row(store, rows, 
     removed.remove(endpoint.key)
     late.move(replace(endpoint, send_sequence=1))
     await asyncio.gather(*map(store.commit, (removed, late)))
-    assert counted(path, "conversation_endpoints") == counted(path, "endpoint_progress") == 0
+    assert look.counts("conversation_endpoints", "endpoint_progress") == [0, 0]
 
 
 async def test_conversation_may_begin_anew_in_the_flush_that_removes_it(store, rows):
@@ -385,7 +379,7 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
         assert (await store.incomplete.parts(it.key)).bodies == [body]
 
 
-async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
+async def test_many_rows_of_every_kind_arrive_and_go(store, rows, look):
     endpoints = [rows.endpoint(store) for _ in range(700)]
     coming = Changes()
     for endpoint in endpoints:
@@ -393,7 +387,7 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     coming.enqueued += [rows.message(store, it, 0, b"q") for it in endpoints]
     coming.outgoing += [rows.outgoing(store, it, 0, b"t") for it in endpoints]
     await store.commit(coming)
-    assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 700
+    assert look.counts("queue_messages", "transmission_queue") == [700, 700]
     moving = Changes()
     for endpoint in endpoints:
         moving.move(replace(endpoint, receive_sequence=endpoint.key))
@@ -410,7 +404,7 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     store.sweep()
     await store.commit(Changes())
     tables = ("queue_messages", "transmission_queue", "endpoint_progress")
-    assert [counted(path, table) for table in tables] == [1, 1, 1]
+    assert look.counts(*tables) == [1, 1, 1]
     assert [it.key for it in await store.endpoints.page(10)] == [endpoints[0].key]
 
 
@@ -434,7 +428,7 @@ async def test_group_states_and_closing_lines(store, rows):
 
 
 @pytest.mark.rule("GRP-2", "GRP-22")
-async def test_state_of_a_group_goes_with_its_last_open_endpoint(store, rows, path):
+async def test_state_of_a_group_goes_with_its_last_open_endpoint(store, rows, look):
     group = rows.endpoint(store).group_id
     first, second = (rows.endpoint(store, group_id=group) for _ in range(2))
     changes = Changes()
@@ -452,7 +446,7 @@ async def test_state_of_a_group_goes_with_its_last_open_endpoint(store, rows, pa
     changes.remove(second.key)
     changes.rarely().groups_left.append(group)
     await store.commit(changes)
-    assert counted(path, "group_states") == 0
+    assert look.counts("group_states") == [0]
 
 
 async def test_checkpoint_folds_the_log_into_the_file(open_store, rows):
@@ -491,20 +485,18 @@ async def test_backlog_is_told_until_it_is_durable(store, rows):
 
 
 @pytest.mark.rule("RTE-55", "REL-16")
-async def test_a_store_that_somebody_else_has_opened_is_written_no_more(store, rows, path, faults):
+async def test_a_store_that_somebody_else_has_opened_is_written_no_more(store, rows, look, faults):
     changes = Changes()
     changes.create(rows.endpoint(store))
     await store.commit(changes)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("UPDATE store SET epoch = epoch + 1")
-    other.close()
+    look.change("UPDATE store SET epoch = epoch + 1")
     more = Changes()
     more.create(rows.endpoint(store))
     with pytest.raises(StoreFault, match="opened by another process"):
         await store.commit(more)
     (fault,) = faults
     assert fault.exit_status == IO_FAULT
-    assert counted(path, "conversation_endpoints") == 1
+    assert look.counts("conversation_endpoints") == [1]
 
 
 async def test_soon_is_when_all_of_a_flush_has_been_told_the_last_first(store, rows):

@@ -22,6 +22,8 @@ if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
 DRIVER = library.driver()
 
+pytestmark = pytest.mark.of_files("the compiled writer writes files")
+
 
 @pytest.fixture
 def connection(path: Path):

@@ -35,6 +35,8 @@ ALL = compiled.ALL
 ENDLESS = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n"
 COUNTING = ENDLESS.replace("FROM n)", "FROM n LIMIT 100000)").replace("(*)", "(*) + ?")
 
+pytestmark = pytest.mark.of_files("the compiled reader reads files")
+
 
 @pytest.fixture
 def connection(path: Path):

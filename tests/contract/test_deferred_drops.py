@@ -14,7 +14,6 @@ from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.sweeps import Sweeper
-from brokerd.storage.verifying import verify
 from tests.contract.test_full import begun, turns
 from tests.contract.test_verifying import a_queue
 
@@ -30,9 +29,10 @@ class Steps:
         resume, step = Sweeper.resume, DropSweep.step
 
         def counted_step(sweep, connection, **given):
-            before = connection.execute(f"SELECT count(*) FROM ({EVERYWHERE})").fetchone()[0]
+            every = f"SELECT count(*) FROM ({EVERYWHERE}) AS every_"
+            before = connection.execute(every).fetchone()[0]
             done = step(sweep, connection, **given)
-            after = connection.execute(f"SELECT count(*) FROM ({EVERYWHERE})").fetchone()[0]
+            after = connection.execute(every).fetchone()[0]
             self.deleted.append(before - after)
             assert done.messages == before - after
             return done
@@ -118,12 +118,10 @@ async def end(store, *endpoints, count=20):
     await store.commit(changes)
 
 
-def in_file(path):
+def in_store(look):
     """Queuing orders of all messages, and how many notes."""
-    with sqlite3.connect(path) as connection:
-        orders = connection.execute(f"SELECT queuing_order FROM ({EVERYWHERE}) ORDER BY 1")
-        (notes,) = connection.execute("SELECT count(*) FROM queue_drops").fetchone()
-        return [row[0] for row in orders], notes
+    orders = look.rows(f"SELECT queuing_order FROM ({EVERYWHERE}) AS every_ ORDER BY 1")
+    return [row[0] for row in orders], *look.counts("queue_drops")
 
 
 async def read(store, ending, other):
@@ -148,19 +146,19 @@ async def read(store, ending, other):
 
 @pytest.mark.rule("REL-35")
 async def test_the_end_deletes_none_of_many_and_each_step_a_few(
-    store, rows, path, steps, on_shelves
+    store, rows, look, steps, on_shelves
 ):
     ending, other, left = await mixed(store, rows, on_shelves=on_shelves)
-    before = in_file(path)
+    before = in_store(look)
     await end(store, ending)
-    assert in_file(path) == (before[0], 1)
+    assert in_store(look) == (before[0], 1)
     assert await read(store, ending, other) == left
-    assert verify(path) == []
+    assert look.findings() == []
     for most in (8, 20):
         await steps.let(store, most)
         assert await read(store, ending, other) == left
-        assert verify(path) == []
-    assert (in_file(path), sum(steps.deleted)) == ((left, 0), 20)
+        assert look.findings() == []
+    assert (in_store(look), sum(steps.deleted)) == ((left, 0), 20)
     assert max(steps.deleted) == 4
     await steps.let(store, 9)
     assert sum(steps.deleted) == 20
@@ -169,45 +167,45 @@ async def test_the_end_deletes_none_of_many_and_each_step_a_few(
 
 
 @pytest.mark.rule("REL-35")
-async def test_few_go_with_the_end_itself_and_all_of_one_flush_count(store, rows, path, steps):
+async def test_few_go_with_the_end_itself_and_all_of_one_flush_count(store, rows, look, steps):
     three = [await begun(store, rows) for _ in range(3)]
     made = [put(store, rows, one, 2) for one in three]
     for changes in made:
         await store.commit(changes)
     await end(store, *three, count=2)
     orders = [row.queuing_order for row in made[2].enqueued]
-    assert in_file(path) == (orders, 1)
+    assert in_store(look) == (orders, 1)
     await steps.let(store, 9)
-    assert in_file(path) == ([], 0)
+    assert in_store(look) == ([], 0)
 
 
 @pytest.mark.rule("REL-35")
-async def test_what_nobody_has_counted_may_be_many(store, rows, path, steps):
+async def test_what_nobody_has_counted_may_be_many(store, rows, look, steps):
     ending = await begun(store, rows)
     await store.commit(put(store, rows, ending, 2))
     await end(store, ending, count=None)
-    assert in_file(path)[1] == 1
+    assert in_store(look)[1] == 1
     await steps.let(store, 9)
-    assert in_file(path) == ([], 0)
+    assert in_store(look) == ([], 0)
 
 
 @pytest.mark.rule("REL-35")
-async def test_what_joined_before_the_end_is_written_no_more(store, rows, path, steps):
+async def test_what_joined_before_the_end_is_written_no_more(store, rows, look, steps):
     ending = await begun(store, rows)
     first = put(store, rows, ending, 1)
     await asyncio.gather(
         store.commit(first), store.commit(put(store, rows, ending, 9, first=1)), end(store, ending)
     )
-    assert in_file(path) == ([], 1)
+    assert in_store(look) == ([], 1)
     await steps.let(store, 9)
-    assert in_file(path) == ([], 0)
+    assert in_store(look) == ([], 0)
 
 
 @pytest.mark.rule("REL-35", "REL-1", "MON-78")
 @pytest.mark.parametrize("taken", [0, 1, 3, 8])
 @pytest.mark.parametrize("how", ["crash", "stop"])
 async def test_a_start_goes_on_with_what_is_left(
-    open_store, store, rows, path, *, steps, on_shelves, how, taken, faults
+    open_store, store, rows, look, *, steps, on_shelves, how, taken, faults
 ):
     ending, other, left = await mixed(store, rows, on_shelves=on_shelves)
     await end(store, ending)
@@ -216,31 +214,31 @@ async def test_a_start_goes_on_with_what_is_left(
     store.sweep()  # a step is under way
     await (store.abandon() if how == "crash" else store.close())
     steps.left = 0
-    is_over = in_file(path)[1] == 0
+    is_over = in_store(look)[1] == 0
     assert is_over is (taken == 8)
-    assert (in_file(path)[0] == left) is is_over
-    assert verify(path) == []
+    assert (in_store(look)[0] == left) is is_over
+    assert look.findings() == []
     store = await open_store(options=FOUR)
     assert store.recovered.waiting == [(queue_of(store), 5, 10, left[0])]
     assert store.recovered.dropped == ([] if is_over else [ending.key])
     assert await read(store, ending, other) == left
-    assert verify(path) == []
+    assert look.findings() == []
     steps.deleted.clear()
     await steps.let(store, 20)
-    assert (in_file(path), faults) == ((left, 0), [])
+    assert (in_store(look), faults) == ((left, 0), [])
     assert max(steps.deleted, default=0) <= 4
     assert await read(store, ending, other) == left
 
 
 @pytest.mark.rule("REL-35")
-async def test_a_start_goes_on_by_itself(open_store, store, rows, path, steps):
+async def test_a_start_goes_on_by_itself(open_store, store, rows, look, steps):
     ending, _, left = await mixed(store, rows, on_shelves=True)
     await end(store, ending)
     await store.abandon()
     steps.left = 99
     store = await open_store(options=FOUR)
     await turns(10)
-    assert in_file(path) == (left, 0)
+    assert in_store(look) == (left, 0)
 
 
 @pytest.mark.rule("REL-35")
@@ -275,7 +273,7 @@ async def test_a_held_group_counts_none_of_them_after_a_start(open_store, store,
 @pytest.mark.rule("REL-35", "DLG-M1")
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_shelves_are_given_back_when_the_last_of_them_is_gone(
-    open_store, store, rows, path, steps, *, restarted
+    open_store, store, rows, look, steps, *, restarted
 ):
     ending, other, _ = await mixed(store, rows, on_shelves=True)
     await end(store, ending)
@@ -287,18 +285,18 @@ async def test_shelves_are_given_back_when_the_last_of_them_is_gone(
     for row in (await store.messages.page_for(other.key, 99, 10_000)).rows:
         received.dequeue(row.paged, [row.queuing_order])
     await store.commit(received)
-    assert len(in_file(path)[0]) == 30, "a shelf is not emptied by a count that is not right"
+    assert len(in_store(look)[0]) == 30, "a shelf is not emptied by a count that is not right"
     for _ in range(4):
         await steps.let(store, 9)
         store.sweep()
         await turns(1)
-    assert (in_file(path), store.shelves.taken) == (([], 0), [])
+    assert (in_store(look), store.shelves.taken) == (([], 0), [])
     await store.commit(put(store, rows, other, 3, first=10))
     assert len(store.shelves.taken) == 1
 
 
 @pytest.mark.rule("REL-35", "REL-33")
-async def test_bodies_in_pieces_go_with_their_messages(store, rows, path, steps):
+async def test_bodies_in_pieces_go_with_their_messages(store, rows, look, steps):
     ending = await begun(store, rows)
     for number in range(9):
         changes = put(store, rows, ending, 1, first=number)
@@ -308,25 +306,22 @@ async def test_bodies_in_pieces_go_with_their_messages(store, rows, path, steps)
         await store.commit(changes)
 
     def pieces():
-        with sqlite3.connect(path) as connection:
-            owned = "SELECT count(*) FROM bodies WHERE owner = 2"
-            all_of_it = "SELECT count(*) FROM body_pieces"
-            return [connection.execute(one).fetchone()[0] for one in (owned, all_of_it)]
+        return look.counts("bodies WHERE owner = 2", "body_pieces")
 
     await end(store, ending)
     assert pieces() == [9, 63]
     await steps.let(store, 1)
     assert pieces()[0] == 5
-    assert len(in_file(path)[0]) == 5
+    assert len(in_store(look)[0]) == 5
     await steps.let(store, 9)
     await turns(5)
     assert pieces() == [0, 0]
-    assert in_file(path) == ([], 0)
+    assert in_store(look) == ([], 0)
 
 
 @pytest.mark.rule("REL-35", "REL-26")
 async def test_a_step_that_finds_no_room_is_taken_again(
-    store, rows, path, steps, *, heard, faults, monkeypatch
+    store, rows, look, steps, *, heard, faults, monkeypatch
 ):
     ending, other, left = await mixed(store, rows, on_shelves=True)
     await end(store, ending)
@@ -339,20 +334,20 @@ async def test_a_step_that_finds_no_room_is_taken_again(
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
         raise error
 
-    there = in_file(path)
+    there = in_store(look)
     with monkeypatch.context() as patched:
         patched.setattr(DropSweep, "_delete", staticmethod(full))
         patched.setattr(DropSweep, "step", DropSweep.step)
         await steps.let(store, 2)
     assert heard
-    assert in_file(path) == there
+    assert in_store(look) == there
     assert await read(store, ending, other) == left
     steps.left = 1
     store.sweep()  # as each tick does
     await turns(1)
-    assert len(in_file(path)[0]) == len(there[0]) - 4
+    assert len(in_store(look)[0]) == len(there[0]) - 4
     await steps.let(store, 20)
-    assert (in_file(path), faults) == ((left, 0), [])
+    assert (in_store(look), faults) == ((left, 0), [])
 
 
 @pytest.mark.rule("REL-35")
@@ -377,14 +372,14 @@ async def test_a_page_that_is_under_way_meanwhile_has_none_of_them(
 
 
 @pytest.mark.rule("REL-35", "HK-10")
-async def test_a_note_for_a_dialog_that_goes_on_is_a_finding(store, rows, path):
+async def test_a_note_for_a_dialog_that_goes_on_is_a_finding(store, rows, look):
     ending = await begun(store, rows)
     await end(store, ending, count=None)
-    assert verify(path) == []
+    assert look.findings() == []
     going = await begun(store, rows)
     wrong = Changes()
     wrong.dequeued_of[going.key] = None
     await store.commit(wrong)
-    assert [(one.table, one.where) for one in verify(path)] == [
+    assert [(one.table, one.where) for one in look.findings()] == [
         ("queue_drops", f"endpoint_key {going.key}, state CO")
     ]

@@ -1,7 +1,5 @@
 """Messages that were received: gone at once for everybody, from the file with a sweep."""
 
-import sqlite3
-
 import pytest
 
 from brokerd.storage.changes import Changes
@@ -23,11 +21,9 @@ async def remove(store, orders):
     await store.commit(changes)
 
 
-def in_file(path):
-    with sqlite3.connect(path) as connection:
-        orders = connection.execute("SELECT queuing_order FROM queue_messages ORDER BY 1")
-        notes = connection.execute("SELECT count(*) FROM queue_removals")
-        return [row[0] for row in orders], notes.fetchone()[0]
+def in_store(look):
+    orders = look.rows("SELECT queuing_order FROM queue_messages ORDER BY 1")
+    return [row[0] for row in orders], *look.counts("queue_removals")
 
 
 async def seen(store):
@@ -35,7 +31,7 @@ async def seen(store):
 
 
 @pytest.mark.rule("OBJ-47")
-async def test_removed_message_is_not_seen_though_the_file_still_has_it(store, rows, path):
+async def test_removed_message_is_not_seen_though_the_file_still_has_it(store, rows, look):
     orders = await filled(store, rows, 6)
     await remove(store, orders[:2])
     await remove(store, orders[4:5])
@@ -44,11 +40,11 @@ async def test_removed_message_is_not_seen_though_the_file_still_has_it(store, r
     assert [row.queuing_order for row in page.rows] == orders[2:4], (
         "a page of removed ones ends nothing"
     )
-    assert in_file(path) == (orders, 2)
+    assert in_store(look) == (orders, 2)
 
 
 @pytest.mark.rule("REL-1", "RCV-16")
-async def test_removed_message_does_not_come_back_with_a_crash(open_store, rows, path):
+async def test_removed_message_does_not_come_back_with_a_crash(open_store, rows, look):
     store = await open_store()
     orders = await filled(store, rows, 4)
     await remove(store, orders[1:3])
@@ -56,45 +52,46 @@ async def test_removed_message_does_not_come_back_with_a_crash(open_store, rows,
     store = await open_store()
     assert [one[:3] for one in store.recovered.waiting] == [(1, 5, 2)]
     assert await seen(store) == [orders[0], orders[3]]
-    assert in_file(path) == ([orders[0], orders[3]], 0)
+    assert in_store(look) == ([orders[0], orders[3]], 0)
 
 
-async def test_sweep_deletes_what_is_noted_and_then_the_notes(store, rows, path):
+async def test_sweep_deletes_what_is_noted_and_then_the_notes(store, rows, look):
     orders = await filled(store, rows, 5)
     assert store.sweep() == 0
     await remove(store, orders[3:])
     await remove(store, orders[:1])
     assert store.sweep() == 3
     await store.commit(Changes())
-    assert in_file(path) == (orders[1:3], 0)
+    assert in_store(look) == (orders[1:3], 0)
     assert await seen(store) == orders[1:3]
 
 
-async def test_sweep_of_many_goes_on_by_itself_and_keeps_later_notes(open_store, rows, path):
+async def test_sweep_of_many_goes_on_by_itself_and_keeps_later_notes(open_store, rows, look):
     store = await open_store(options=StoreOptions(noted_removals=3000))
     orders = await filled(store, rows, 3500)
     await remove(store, orders[500:])
     await remove(store, orders[:10])
     await store.close()
-    assert in_file(path) == (orders[10:500], 0)
+    assert in_store(look) == (orders[10:500], 0)
 
 
-async def test_without_notes_each_is_deleted_at_once(open_store, rows, path):
+async def test_without_notes_each_is_deleted_at_once(open_store, rows, look):
     store = await open_store(options=StoreOptions(noted_removals=0))
     orders = await filled(store, rows, 4)
     await remove(store, orders[:3])
-    assert in_file(path) == (orders[3:], 0)
+    assert in_store(look) == (orders[3:], 0)
 
 
-async def test_closing_deletes_what_is_noted(open_store, rows, path):
+async def test_closing_deletes_what_is_noted(open_store, rows, look):
     store = await open_store()
     orders = await filled(store, rows, 3)
     await remove(store, orders[1:])
     await store.close()
-    assert in_file(path) == (orders[:1], 0)
+    assert in_store(look) == (orders[:1], 0)
 
 
 @pytest.mark.rule("REL-7")
+@pytest.mark.of_files("it measures a file")
 async def test_a_hundred_crashes_in_a_row_do_not_grow_the_store(open_store, rows, path):
     store = await open_store()
     endpoint = rows.endpoint(store)

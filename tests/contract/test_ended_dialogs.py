@@ -1,9 +1,6 @@
 """What dialogs that end leave in the transmission queue, and retained: no row of it stays, and no
 flush deletes very many (REL-36)."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 from msgspec.structs import replace
 
@@ -20,7 +17,6 @@ from brokerd.storage.changes import (
 from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.retention import SENT
 from brokerd.storage.store import StoreOptions
-from brokerd.storage.verifying import verify
 from tests.contract.test_verifying import a_queue
 
 FOUR = StoreOptions(unread_at_once=4)
@@ -47,11 +43,6 @@ def steps(monkeypatch):
 
         monkeypatch.setattr(sweep, "_next", counted)
     return deleted
-
-
-def count(path, table):
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 async def sending(store, rows, messages, *, paged=1, large=0):
@@ -87,7 +78,7 @@ def ended(endpoint, orders, *, beyond, through=HIGHEST_SEQUENCE):
 
 @pytest.mark.rule("REL-36")
 @pytest.mark.parametrize("known", ["all", "some", "none"])
-async def test_many_outgoing_messages_go_behind_the_flush(store, rows, path, steps, known):
+async def test_many_outgoing_messages_go_behind_the_flush(store, rows, look, steps, known):
     endpoint, orders = await sending(store, rows, 300, large=2)
     other, _ = await sending(store, rows, 3)
     mine = {"all": orders, "some": orders[:100], "none": []}[known]
@@ -95,25 +86,25 @@ async def test_many_outgoing_messages_go_behind_the_flush(store, rows, path, ste
     listed = await store.listings.outgoing(-1, 1000, {}, None, bodies=False)
     assert {one.endpoint for one in listed.rows} == {other.key}
     await swept(store)
-    assert count(path, "transmission_queue") == 3
-    assert count(path, "bodies") == count(path, "body_pieces") == 0
+    assert look.counts("transmission_queue") == [3]
+    assert look.counts("bodies", "body_pieces") == [0, 0]
     assert sum(steps) == 300
     assert max(steps) == 4
-    assert verify(path) == []
+    assert look.findings() == []
 
 
 @pytest.mark.rule("REL-36")
-async def test_few_go_with_the_flush(store, rows, path, steps):
+async def test_few_go_with_the_flush(store, rows, look, steps):
     endpoint, orders = await sending(store, rows, 4)
     await store.commit(ended(endpoint, orders[:1], beyond=3))
-    assert count(path, "transmission_queue") == 0
+    assert look.counts("transmission_queue") == [0]
     assert steps == []
 
 
 @pytest.mark.rule("REL-36", "DLG-T11")
 @pytest.mark.parametrize("messages", [3, 30])
 @pytest.mark.parametrize("together", [True, False])
-async def test_an_error_that_takes_their_place_stays(store, rows, path, messages, together):
+async def test_an_error_that_takes_their_place_stays(store, rows, look, messages, together):
     endpoint = rows.endpoint(store, send_sequence=messages)
     sent = Changes()
     sent.create(endpoint)
@@ -132,12 +123,12 @@ async def test_an_error_that_takes_their_place_stays(store, rows, path, messages
     page = await store.listings.outgoing(-1, 100, {}, None, bodies=True)
     assert [(one.sequence, one.body) for one in page.rows] == [(messages, b"error")]
     await swept(store)
-    assert count(path, "transmission_queue") == 1
-    assert verify(path) == []
+    assert look.counts("transmission_queue") == [1]
+    assert look.findings() == []
 
 
 @pytest.mark.rule("DLP-20")
-async def test_an_acknowledgement_removes_what_it_covers_and_no_more(store, rows, path):
+async def test_an_acknowledgement_removes_what_it_covers_and_no_more(store, rows, look):
     endpoint, _ = await sending(store, rows, 10)
     joining, acked = Changes(), Changes()
     joining.outgoing.append(rows.outgoing(store, endpoint, 10, b"10")._replace(paged=1))
@@ -170,7 +161,7 @@ def retained(store, endpoint, number):
 
 
 @pytest.mark.rule("REL-36", "RCV-32")
-async def test_retained_messages_go_likewise(store, rows, path, steps):
+async def test_retained_messages_go_likewise(store, rows, look, steps):
     ending, other = rows.endpoint(store), rows.endpoint(store)
     kept = Changes()
     for one, many in ((ending, 30), (other, 2)):
@@ -186,14 +177,14 @@ async def test_retained_messages_go_likewise(store, rows, path, steps):
     assert await store.retained.counts() == {queue: 2}
     assert len((await store.listings.retained(-1, 100, {}, None, bodies=False)).rows) == 2
     await swept(store)
-    assert count(path, "retained_messages") == 2
+    assert look.counts("retained_messages") == [2]
     assert sum(steps) == 26  # four went with the flush
     assert max(steps) == 4
-    assert verify(path) == []
+    assert look.findings() == []
 
 
 @pytest.mark.rule("REL-36")
-async def test_what_is_retained_of_conversations_that_have_ended_is_found(open_store, rows, path):
+async def test_what_is_retained_of_conversations_that_have_ended_is_found(open_store, rows, look):
     store = await open_store()
     await a_queue(store)
     made = Changes()
@@ -215,4 +206,4 @@ async def test_what_is_retained_of_conversations_that_have_ended_is_found(open_s
     )
     await swept(store)
     assert await store.retained.in_ended_conversations() == []
-    assert count(path, "retained_messages") == len(endpoints) + 2 - len(wanted)
+    assert look.counts("retained_messages") == [len(endpoints) + 2 - len(wanted)]

@@ -11,16 +11,35 @@ from tests.full_disk import Ballast, mounted
 
 
 async def fill(store, pages=0):
-    """Let SQLite have no more pages than it has, and a few, on each connection that writes."""
+    """Let the store have no more pages than it has, and a few, on each connection that writes."""
     flusher = getattr(store._parts.pipeline._writer, "_flusher", None)
 
     def limit(connection):
+        if not isinstance(connection, sqlite3.Connection):
+            limit_on_server(connection, pages)
+            return
         count = connection.execute("PRAGMA page_count").fetchone()[0] + pages
         connection.execute(f"PRAGMA max_page_count = {count}").fetchall()
         if flusher is not None:  # it has nothing to do while a job runs
             flusher.execute(f"PRAGMA max_page_count = {count}")
 
     await store.run(limit)
+
+
+def limit_on_server(connection, pages):
+    """A server whose disk is full refuses rows with the same error as this trigger, all large ones.
+
+    With more pages than any test writes, it refuses none."""
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        f" 'BEGIN IF {pages} < 1000 AND pg_column_size(NEW) > 8000 THEN RAISE disk_full;"
+        " END IF; RETURN NEW; END'"
+    )
+    for table in ("queue_messages", "shelf_2", "body_pieces"):
+        connection.execute(
+            f"CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON {table}"
+            " FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
 
 
 def message(store, rows, endpoint, size):
@@ -43,7 +62,7 @@ async def turns(count=30):
 
 
 @pytest.mark.rule("REL-26", "FD-5")
-async def test_a_flush_without_room_waits_and_is_written_once(open_store, rows, faults, path):
+async def test_a_flush_without_room_waits_and_is_written_once(open_store, rows, faults, look):
     heard = []
 
     def full():
@@ -64,9 +83,7 @@ async def test_a_flush_without_room_waits_and_is_written_once(open_store, rows, 
     await asyncio.gather(waiting, behind)
     assert heard[-1] == "room"
     assert faults == []
-    with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT length(body) FROM queue_messages ORDER BY 1").fetchall()
-    assert found == [(10,), (500_000,)]
+    assert look.rows("SELECT length(body) FROM queue_messages ORDER BY 1") == [(10,), (500_000,)]
 
 
 @pytest.mark.rule("REL-26", "FD-5")
@@ -75,8 +92,8 @@ async def test_a_job_without_room_fails_and_the_store_goes_on(store, rows, fault
     await fill(store)
 
     def job(connection):
-        connection.execute("CREATE TABLE more (body)")
-        connection.execute("INSERT INTO more VALUES (zeroblob(500000))")
+        piece = "INSERT INTO body_pieces VALUES (77, 1, ?, ?)"
+        connection.execute(piece, (b"hash", bytes(500_000)))
 
     with pytest.raises(StoreFull):
         await store.run(job)
@@ -136,6 +153,7 @@ def small_disk(tmp_path):
         yield folder
 
 
+@pytest.mark.of_files("the file is on a disk of the test")
 class TestOnASmallDisk:
     @pytest.fixture
     def path(self, small_disk):

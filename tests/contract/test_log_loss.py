@@ -36,6 +36,8 @@ from tests.contract.test_backup import begun, pair
 
 FRAME = 4096 + 24
 
+pytestmark = pytest.mark.of_files("a log is a file beside that of the store")
+
 
 async def confirm(store, rows, count):
     """So many messages, each confirmed by itself."""

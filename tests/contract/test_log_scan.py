@@ -17,6 +17,8 @@ from brokerd.storage.log_scan import FRAME_HEADER_SIZE, HEADER_SIZE, Scan, check
 PAGE = 1024
 FRAME = FRAME_HEADER_SIZE + PAGE
 
+pytestmark = pytest.mark.of_files("a log is a file beside that of the store")
+
 
 class Made:
     """A store's file and its log, as a kill leaves them."""

@@ -28,7 +28,7 @@ def digest(path):
 
 @pytest.mark.rule("REL-16")
 async def test_second_owner_is_refused_and_told_who_has_it(open_store, store, rows):
-    with pytest.raises(StoreLocked, match=r"process \d+ on .+ since .+Z") as refused:
+    with pytest.raises(StoreLocked, match=r"(process \d+|brokerd) on .+ since .+Z") as refused:
         await open_store()
     assert exit_status(refused.value) == 73
     changes = Changes()
@@ -97,12 +97,14 @@ async def test_restart_finds_every_message_by_index_and_counts_them(open_store, 
     assert len((await again.messages.page(1, 5, -1, 10, 100)).rows) == 6
 
 
+@pytest.mark.of_files("it looks for the file")
 async def test_file_that_is_not_there_is_not_made_unasked(open_store, path):
     with pytest.raises(StoreDamaged):
         await open_store(create=None)
     assert not path.exists()
 
 
+@pytest.mark.of_files("a server makes a store in one transaction")
 @pytest.mark.rule("REL-5")
 async def test_left_over_of_an_interrupted_creation_is_no_store(open_store, path):
     path.with_name("shop.db.new").write_bytes(b"half")
@@ -117,6 +119,7 @@ def write_sqlite(path, application_id):
     connection.close()
 
 
+@pytest.mark.of_files("it is about the header of a file")
 @pytest.mark.rule("BI-D1")
 @pytest.mark.parametrize(
     ("make", "said"),
@@ -139,6 +142,7 @@ async def test_what_is_no_store_is_named_and_left_alone(open_store, path, make, 
     assert digest(path) == before
 
 
+@pytest.mark.of_files("it compares bytes of the file")
 @pytest.mark.rule("REL-29", "BI-D1")
 async def test_newer_store_is_refused_and_left_alone(open_store, path):
     await (await open_store()).close()
@@ -153,6 +157,7 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
     assert digest(path) == before
 
 
+@pytest.mark.of_files("it is about objects in a file")
 @pytest.mark.rule("BI-D2")
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -186,6 +191,7 @@ async def test_store_with_other_objects_is_refused(open_store, path, change, sai
         await open_store()
 
 
+@pytest.mark.of_files("it is about code in a file")
 @pytest.mark.rule("BI-D2", "BI-D4", "REL-29")
 @pytest.mark.parametrize(
     ("kind", "code"),
@@ -219,6 +225,7 @@ async def test_code_in_a_store_of_any_version_is_refused_before_it_could_run(
     assert digest(path) == before
 
 
+@pytest.mark.of_files("a log is a file")
 @pytest.mark.rule("MAN-11", "REL-5")
 async def test_the_log_of_another_file_is_not_taken_for_that_of_a_backup(
     open_store, rows, path, tmp_path
@@ -245,6 +252,7 @@ async def test_the_log_of_another_file_is_not_taken_for_that_of_a_backup(
     await (await open_store(create=None)).close()
 
 
+@pytest.mark.of_files("a log is a file")
 @pytest.mark.rule("MAN-11")
 async def test_no_new_store_is_made_beside_the_log_of_one_that_is_missing(open_store, path):
     await (await open_store()).close()
@@ -255,6 +263,7 @@ async def test_no_new_store_is_made_beside_the_log_of_one_that_is_missing(open_s
     assert not path.exists()
 
 
+@pytest.mark.of_files("SQLite says that the disk is full")
 @pytest.mark.rule("REL-26")
 async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
     def full(*_args, **_given):
@@ -266,6 +275,7 @@ async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
     assert exit_status(refused.value) == 75
 
 
+@pytest.mark.of_files("it looks at the files that are left")
 @pytest.mark.rule("REL-26", "FD-5")
 @pytest.mark.parametrize(
     ("call", "error"),

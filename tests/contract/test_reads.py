@@ -16,6 +16,7 @@ from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.readers import AsyncReader
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.tables import metadata
+from tests.contract.look import spoil
 
 
 async def stored(store, rows, count=5, **given):
@@ -173,7 +174,7 @@ async def test_fragments_that_are_damaged_are_not_given_out(store, rows, damage)
     changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
     changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (0, 1, 2)]
     await store.commit(changes)
-    await store.run(lambda connection: connection.execute(damage) and None)
+    await spoil(store, damage)
     assert await store.incomplete.parts(endpoint.key) == (key, None)
 
 
@@ -188,18 +189,15 @@ async def test_fragments_that_are_damaged_are_not_given_out(store, rows, damage)
         "endpoint_key = 12345",
     ],
 )
-async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, damage):
+async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, damage):
     _, changes = await stored(store, rows)
     bad = changes.enqueued[2].queuing_order
 
-    def spoil(connection):
-        for table, key in (
-            ("queue_messages", "queuing_order"),
-            ("transmission_queue", "transmission_order"),
-        ):
-            connection.execute(f"UPDATE {table} SET {damage} WHERE {key} = ?", (bad,))
-
-    await store.run(spoil)
+    for table, key in (
+        ("queue_messages", "queuing_order"),
+        ("transmission_queue", "transmission_order"),
+    ):
+        await spoil(store, f"UPDATE {table} SET {damage} WHERE {key} = ?", bad)
     page = await store.messages.page(1, 5, -1, 9, 1000)
     assert [row.queuing_order for row in page.damaged] == [bad]
     assert page.rows == [*changes.enqueued[:2], *changes.enqueued[3:]]
@@ -211,14 +209,7 @@ async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, d
 async def test_page_of_nothing_but_damage_says_where_it_ended(store, rows):
     _, changes = await stored(store, rows)
     bad = [row.queuing_order for row in changes.enqueued[:2]]
-    await store.run(
-        lambda connection: (
-            connection.execute(
-                "UPDATE queue_messages SET body = x'00' WHERE queuing_order <= ?", (bad[-1],)
-            )
-            and None
-        )
-    )
+    await spoil(store, "UPDATE queue_messages SET body = x'00' WHERE queuing_order <= ?", bad[-1])
     page = await store.messages.page(1, 5, -1, 2, 1000)
     assert (page.rows, page.end) == ([], (bad[-1], 1))
     rest = await store.messages.page(1, 5, bad[-1], 9, 1000)
@@ -275,7 +266,7 @@ async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
 @pytest.mark.rule("BI-D3")
 async def test_endpoint_that_lost_its_progress_is_damage_not_absence(store, rows):
     endpoint, _ = await stored(store, rows, 1)
-    await store.run(lambda connection: connection.execute("DELETE FROM endpoint_progress") and None)
+    await spoil(store, "DELETE FROM endpoint_progress")
     with pytest.raises(StoreDamaged, match="endpoint_progress"):
         await store.endpoints.by_handle(endpoint.handle)
 
@@ -290,7 +281,7 @@ async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, ro
 
     await store.run(leave_open)
     assert await store.endpoints.by_handle(endpoint.handle) == endpoint
-    await store.run(lambda connection: connection.execute("ROLLBACK") and None)
+    await spoil(store, "ROLLBACK")
 
 
 @pytest.mark.parametrize(
@@ -326,6 +317,7 @@ def test_reads_find_their_rows_by_index(statement, index):
     assert not any(table in step for step in scans for table in metadata.tables), steps
 
 
+@pytest.mark.of_files("it reads a plan of SQLite")
 @pytest.mark.parametrize(
     "statement",
     [

@@ -64,17 +64,13 @@ async def swept(store, *, passes=3):
             await store.commit(Changes())
 
 
-def in_file(path):
+def in_store(look):
     """Queuing orders by the number of the shelf, and how many notes."""
-    with sqlite3.connect(path) as connection:
-        found = {
-            number: [
-                row[0]
-                for row in connection.execute(f"SELECT queuing_order FROM {table_at(number)}")
-            ]
-            for number in SHELVES
-        }
-        (notes,) = connection.execute("SELECT count(*) FROM queue_removals").fetchone()
+    found = {
+        number: [row[0] for row in look.rows(f"SELECT queuing_order FROM {table_at(number)}")]
+        for number in SHELVES
+    }
+    (notes,) = look.counts("queue_removals")
     return {number: orders for number, orders in found.items() if orders}, notes
 
 
@@ -91,7 +87,7 @@ def orders(messages):
     return [row.queuing_order for row in messages]
 
 
-async def test_a_shelf_is_emptied_when_all_of_it_is_received(store, rows, endpoint, path):
+async def test_a_shelf_is_emptied_when_all_of_it_is_received(store, rows, endpoint, look):
     made = await put(store, rows, endpoint, 12)
     assert [row.paged for row in made] == [2] * 5 + [3] * 5 + [4] * 2
     assert await seen(store) == orders(made)
@@ -99,9 +95,9 @@ async def test_a_shelf_is_emptied_when_all_of_it_is_received(store, rows, endpoi
     await receive(store, made[5:7])
     await receive(store, made[:1])
     assert await seen(store) == orders(made[7:])
-    assert in_file(path) == ({3: orders(made[5:10]), 4: orders(made[10:])}, 1)
+    assert in_store(look) == ({3: orders(made[5:10]), 4: orders(made[10:])}, 1)
     await receive(store, made[7:])
-    assert in_file(path) == ({}, 0)
+    assert in_store(look) == ({}, 0)
     assert store.shelves.taken == []
     again = await put(store, rows, endpoint, 1, first=12)
     assert await seen(store) == orders(again)
@@ -109,7 +105,7 @@ async def test_a_shelf_is_emptied_when_all_of_it_is_received(store, rows, endpoi
 
 @pytest.mark.rule("REL-1", "RCV-16")
 async def test_after_a_crash_a_shelf_has_what_was_not_received(
-    open_store, store, rows, endpoint, path
+    open_store, store, rows, endpoint, look
 ):
     made = await put(store, rows, endpoint, 7)
     await receive(store, [made[0], made[2], made[6]])
@@ -118,11 +114,11 @@ async def test_after_a_crash_a_shelf_has_what_was_not_received(
     left = [made[1], *made[3:6]]
     assert [one[:3] for one in store.recovered.waiting] == [(1, 5, 4)]
     assert await seen(store) == orders(left)
-    assert in_file(path) == ({2: orders(left[:3]), 3: orders(left[3:])}, 0)
+    assert in_store(look) == ({2: orders(left[:3]), 3: orders(left[3:])}, 0)
     more = await put(store, rows, endpoint, 2, first=7)
     assert [row.paged for row in more] == [3, 3], "the newest goes on"
     await receive(store, left[:3])
-    assert in_file(path) == ({3: orders([*left[3:], *more])}, 0)
+    assert in_store(look) == ({3: orders([*left[3:], *more])}, 0)
     assert await seen(store) == orders([*left[3:], *more])
 
 
@@ -149,19 +145,19 @@ async def test_what_a_start_finds_on_no_shelf_is_read_between_what_is_on_one(
     ).messages == 9
 
 
-async def test_what_is_left_behind_is_swept_and_the_shelf_goes_on(store, rows, endpoint, path):
+async def test_what_is_left_behind_is_swept_and_the_shelf_goes_on(store, rows, endpoint, look):
     made = await put(store, rows, endpoint, 6)
     await receive(store, made[:4])
     await swept(store, passes=1)
-    assert in_file(path)[0][2] == orders(made[:5]), "it may be emptied soon"
+    assert in_store(look)[0][2] == orders(made[:5]), "it may be emptied soon"
     await swept(store, passes=1)
-    assert in_file(path) == ({2: orders(made[4:5]), 3: orders(made[5:])}, 0)
+    assert in_store(look) == ({2: orders(made[4:5]), 3: orders(made[5:])}, 0)
     assert await seen(store) == orders(made[4:])
     await receive(store, made[4:5])
-    assert (in_file(path), store.shelves.taken) == (({3: orders(made[5:])}, 0), [3])
+    assert (in_store(look), store.shelves.taken) == (({3: orders(made[5:])}, 0), [3])
 
 
-async def test_where_all_shelves_are_taken_the_newest_grows(open_store, rows, path):
+async def test_where_all_shelves_are_taken_the_newest_grows(open_store, rows, look):
     store = await open_store(options=StoreOptions(shelf_messages=1))
     endpoint = await begun(store, rows)
     made = await put(store, rows, endpoint, 20)
@@ -178,7 +174,7 @@ async def test_where_all_shelves_are_taken_the_newest_grows(open_store, rows, pa
 
 
 async def test_a_flush_that_puts_a_message_on_a_shelf_does_not_empty_it(
-    store, rows, endpoint, path
+    store, rows, endpoint, look
 ):
     made = await put(store, rows, endpoint, 2)
     changes = Changes()
@@ -186,13 +182,13 @@ async def test_a_flush_that_puts_a_message_on_a_shelf_does_not_empty_it(
     changes.enqueued.append(row)
     changes.dequeue(2, [*orders(made), row.queuing_order])
     await store.commit(changes)
-    assert in_file(path) == ({2: orders([*made, row])}, 1)
+    assert in_store(look) == ({2: orders([*made, row])}, 1)
     await swept(store)
-    assert (in_file(path), store.shelves.taken) == (({}, 0), [])
+    assert (in_store(look), store.shelves.taken) == (({}, 0), [])
 
 
 async def test_a_message_that_has_its_place_and_is_not_written_keeps_the_shelf(
-    store, rows, endpoint, path
+    store, rows, endpoint, look
 ):
     made = await put(store, rows, endpoint, 2)
     place, order = store.shelves.place(1), store.next_queuing_order()
@@ -204,12 +200,12 @@ async def test_a_message_that_has_its_place_and_is_not_written_keeps_the_shelf(
     changes.enqueued.append(late)
     await store.commit(changes)
     assert await seen(store) == [order]
-    assert in_file(path) == ({place: [order]}, 0)
+    assert in_store(look) == ({place: [order]}, 0)
 
 
 @pytest.mark.rule("DLG-M1")
 async def test_where_messages_went_by_index_nothing_is_emptied_without_a_look(
-    store, rows, endpoint, path
+    store, rows, endpoint, look
 ):
     stays = await begun(store, rows)
     gone = await put(store, rows, endpoint, 2)
@@ -217,20 +213,20 @@ async def test_where_messages_went_by_index_nothing_is_emptied_without_a_look(
     changes = Changes()
     changes.dequeued_of[endpoint.key] = 1000
     await store.commit(changes)
-    assert in_file(path) == ({2: orders(kept)}, 0)
+    assert in_store(look) == ({2: orders(kept)}, 0)
     await receive(store, gone)  # by a transaction that had received them before
     await receive(store, kept[:1])
     assert await seen(store) == orders(kept[1:])
-    assert in_file(path)[0] == {2: orders(kept)}
+    assert in_store(look)[0] == {2: orders(kept)}
     await receive(store, kept[1:])
-    assert in_file(path)[0] == {2: orders(kept)}
+    assert in_store(look)[0] == {2: orders(kept)}
     await swept(store)
-    assert (in_file(path), store.shelves.taken) == (({}, 0), [])
+    assert (in_store(look), store.shelves.taken) == (({}, 0), [])
 
 
 @pytest.mark.rule("REL-1")
 async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
-    store, rows, endpoint, path
+    store, rows, endpoint, look
 ):
     gone = await put(store, rows, endpoint, 2)
     changes = Changes()
@@ -238,7 +234,7 @@ async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
     await store.commit(changes)
     await swept(store)
     await receive(store, gone[:1])  # nobody has it
-    assert (store.shelves.taken, in_file(path)) == ([], ({}, 0))
+    assert (store.shelves.taken, in_store(look)) == ([], ({}, 0))
     made: list[QueueRow] = []
     while not made or made[-1].paged != gone[0].paged:
         if made:
@@ -246,7 +242,7 @@ async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
         made += await put(store, rows, endpoint, 5, first=10 + len(made))
     await receive(store, [*made[-5:-1], gone[1]])
     assert await seen(store) == orders(made[-1:])
-    assert in_file(path)[0] == {gone[0].paged: orders(made[-5:])}
+    assert in_store(look)[0] == {gone[0].paged: orders(made[-5:])}
 
 
 @pytest.mark.rule("REL-5")
@@ -269,7 +265,7 @@ async def test_a_shelf_with_more_than_is_noted_is_never_emptied(
 
 @pytest.mark.rule("OBJ-35")
 async def test_messages_of_a_service_that_changes_its_queue_are_found_on_the_shelves_of_the_old_one(
-    store, rows, endpoint, path
+    store, rows, endpoint, look
 ):
     made = await put(store, rows, endpoint, 6)
     store.redirect({endpoint.key}, QueueKey(2))
@@ -281,7 +277,7 @@ async def test_messages_of_a_service_that_changes_its_queue_are_found_on_the_she
     await store.run(move)
     assert (await seen(store), await seen(store, 2)) == ([], orders(made))
     await receive(store, made)
-    assert in_file(path) == ({}, 0)
+    assert in_store(look) == ({}, 0)
 
 
 async def test_what_comes_while_places_are_read_is_left_to_the_next_page(store, rows, endpoint):
@@ -401,12 +397,12 @@ async def test_what_other_queues_and_peers_get_fills_no_shelf(open_store, rows):
     assert store.shelves.taken == [2]
 
 
-async def test_without_notes_shelves_are_given_back_too(open_store, rows, path):
+async def test_without_notes_shelves_are_given_back_too(open_store, rows, look):
     store = await open_store(options=StoreOptions(noted_removals=0))
     made = await put(store, rows, await begun(store, rows), 2)
     await receive(store, made)
     await swept(store)
-    assert (store.shelves.taken, in_file(path)) == ([], ({}, 0))
+    assert (store.shelves.taken, in_store(look)) == ([], ({}, 0))
 
 
 def test_where_no_shelf_is_to_be_used_those_found_at_a_start_are_not_used_again():
@@ -458,6 +454,7 @@ async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
     assert orders([*first.rows, *second.rows]) == orders(both.enqueued)
 
 
+@pytest.mark.of_files("it damages an index of the file")
 @pytest.mark.rule("REL-6")
 async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
     open_store, rows, path, faults

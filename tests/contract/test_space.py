@@ -7,6 +7,8 @@ import pytest
 from brokerd.storage import space
 from brokerd.storage.changes import Changes
 
+pytestmark = pytest.mark.of_files("it measures files")
+
 
 async def pass_through(store, rows, count, body):
     """Messages enqueued, received, and swept from the file."""

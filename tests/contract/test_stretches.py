@@ -199,7 +199,7 @@ async def test_what_goes_with_endpoints_is_what_a_plain_answer_says(store, sprea
         script.run(connection)
 
     def remove(connection):
-        asked = f"SELECT queuing_order FROM ({EVERYWHERE})"
+        asked = f"SELECT queuing_order FROM ({EVERYWHERE}) AS every_"
         every = {row for (row,) in connection.execute(asked)}
         for order in every:
             connection.execute("INSERT INTO bodies VALUES (?, 2, ?, 0)", (order, order))

@@ -1,7 +1,5 @@
 """Commit tokens: three answers, over restarts (REL-2)."""
 
-import sqlite3
-
 import pytest
 
 from brokerd.clock import Instant
@@ -77,13 +75,11 @@ async def test_token_of_a_changeset_that_was_not_written_is_not_committed(open_s
 
 
 @pytest.mark.rule("REL-2")
-async def test_one_row_a_client(store, path):
+async def test_one_row_a_client(store, look):
     for number in range(5):
         await store.commit(with_token(number))
     await store.commit(with_token(0, BOB))
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT count(*) FROM clients").fetchone() == (2,)
-    connection.close()
+    assert look.counts("clients") == [2]
 
 
 @pytest.mark.rule("REL-2")

@@ -28,6 +28,7 @@ from brokerd.storage.postgresql.errors import (
     ServerError,
     server_error,
 )
+from brokerd.storage.postgresql.storable import as_given, storable, storable_rows
 from brokerd.storage.postgresql.texts import (
     column_type,
     is_plain_insert,
@@ -35,7 +36,7 @@ from brokerd.storage.postgresql.texts import (
     statement_of,
     types_of,
 )
-from brokerd.storage.statements import Part, Script
+from brokerd.storage.statements import Part, Row, Script
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ class ServerConnection:
     def __init__(self, connection: "asyncpg.Connection[Any]", wait: Wait) -> None:
         self._connection = connection
         self._wait = wait
-        self._prepared: dict[str, Any] = {}
+        self._prepared: dict[str, tuple[Any, tuple[int, ...]]] = {}
         self._warnings: list[str] = []
         connection.add_log_listener(self._logged)
 
@@ -118,6 +119,10 @@ class ServerConnection:
     def execute(self, text: str, values: Sequence[object] | Mapping[str, object] = ()) -> Cursor:
         """Run a statement written for SQLite. `ServerError`: the server refused it, or is gone."""
         return self._wait(self._execute(text, values))
+
+    def execute_all(self, texts: Sequence[str]) -> None:
+        """Run statements written for PostgreSQL, without values, in one exchange."""
+        self._wait(self._execute_all(texts))
 
     def executemany(self, text: str, rows: Sequence[Sequence[object]]) -> Cursor:
         """Run a statement once for each row; `rowcount` is that of the only row, or unknown."""
@@ -144,11 +149,17 @@ class ServerConnection:
 
     def close(self) -> None:
         """Close the connection; the server rolls back what was not committed."""
+        if self._wait is in_thread:  # a connection belongs to the loop that made it
+            in_thread(self._terminate())
+        else:
+            self._connection.terminate()
+
+    async def _terminate(self) -> None:
         self._connection.terminate()
 
     async def _execute(self, text: str, values: Sequence[object] | Mapping[str, object]) -> Cursor:
         statement = statement_of(text, types_of(values))
-        arguments = [values[at] for at in statement.order]  # type: ignore[index]  # one of both forms
+        arguments = [storable(values[at]) for at in statement.order]  # type: ignore[index]  # one of both forms
         try:
             if text == "COMMIT":
                 return await self._commit()
@@ -161,6 +172,12 @@ class ServerConnection:
                 self._connection.terminate()
             raise server_error(error) from error
 
+    async def _execute_all(self, texts: Sequence[str]) -> None:
+        try:
+            await self._connection.execute("; ".join(texts))
+        except DRIVER_ERRORS as error:
+            raise server_error(error) from error
+
     async def _execute_rows(self, text: str, rows: Sequence[Sequence[object]]) -> int:
         try:
             return await self._run_rows(text, rows)
@@ -171,6 +188,7 @@ class ServerConnection:
         """Run a statement for each row, many in one exchange; return the number changed by one."""
         if not rows:
             return 0
+        rows = storable_rows(rows)
         # A value that is NULL in some rows has the type that it has in the others.
         types = [
             next((type(value) for value in each if value is not None), type(None))
@@ -181,29 +199,31 @@ class ServerConnection:
         if len(rows) == 1:
             (row,) = rows
             return (await self._fetch(statement.text, [row[at] for at in order])).rowcount
-        prepared = await self._prepare(statement.text)
+        prepared, _ = await self._prepare(statement.text)
         await prepared.executemany([[row[at] for at in order] for row in rows])
         return -1
 
-    async def _prepare(self, text: str) -> Any:  # noqa: ANN401  # a class that asyncpg does not export
-        prepared = self._prepared.get(text)
-        if prepared is None:
+    async def _prepare(self, text: str) -> tuple[Any, tuple[int, ...]]:
+        """Return a prepared statement, and which columns of its rows are texts."""
+        found = self._prepared.get(text)
+        if found is None:
             if len(self._prepared) >= _PREPARED:
                 self._prepared.clear()
-            prepared = self._prepared[text] = await self._connection.prepare(text)
-        return prepared
+            prepared = await self._connection.prepare(text)
+            columns = enumerate(prepared.get_attributes())
+            texts = tuple(at for at, column in columns if column.type.name == "text")
+            found = self._prepared[text] = prepared, texts
+        return found
 
     async def _fetch(self, text: str, arguments: Sequence[object]) -> Cursor:
-        prepared = await self._prepare(text)
-        rows = await prepared.fetch(*arguments)
-        return Cursor([tuple(row) for row in rows], _changed(prepared.get_statusmsg()))
+        prepared, texts = await self._prepare(text)
+        rows = [tuple(row) for row in await prepared.fetch(*arguments)]
+        return Cursor(as_given(rows, texts), _changed(prepared.get_statusmsg()))
 
     async def _commit(self) -> Cursor:
         self._warnings.clear()
         status = await self._connection.execute("COMMIT")
-        if (
-            status != "COMMIT"
-        ):  # an error in the transaction was passed over: the server rolled back
+        if status != "COMMIT":  # an error was passed over: the server rolled back
             raise ServerError(f"COMMIT was answered by {status}", name="ROLLED_BACK")
         self._refuse_unreplicated()
         return Cursor((), 0)
@@ -231,6 +251,7 @@ class ServerConnection:
         text, rows, texts = part
         if texts is None or len(rows) == 1:
             return await self._run_rows(text, rows)
+        rows = cast("tuple[Row, ...]", storable_rows(rows))
         if len(rows) >= _COPIED and is_plain_insert(text):
             await self._connection.copy_records_to_table(
                 texts.columns[0].table.name,
@@ -280,11 +301,10 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "30000",
 }
 _ALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6000),
+    ("TCP_KEEPIDLE", 3),
+    ("TCP_KEEPINTVL", 1),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 6000),
 )
 """Options of the socket: a server that no longer answers is noticed as soon as this side is."""
 
@@ -354,5 +374,7 @@ def _keep_alive(connection: "asyncpg.Connection[Any]") -> None:
     transport: asyncio.BaseTransport = connection._transport  # no public way
     found = transport.get_extra_info("socket")
     if found is not None and found.family != socket.AF_UNIX:
-        for level, option, value in _ALIVE:
-            found.setsockopt(level, option, value)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _ALIVE:
+            if hasattr(socket, option):  # not on every system
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -12,6 +12,7 @@ So they may only add rows, or find them by their keys, and no two of them may to
 import re
 from typing import Final
 
+from brokerd.storage.postgresql.storable import storable_rows
 from brokerd.storage.postgresql.texts import column_type, many_rows
 from brokerd.storage.statements import Part, Script
 
@@ -60,4 +61,5 @@ def _joined(part: Part) -> tuple[str, list[object]] | None:
     if part.texts is None:
         return None
     types = tuple(column_type(column) for column in part.texts.columns)
-    return many_rows(part.text, types), [list(column) for column in zip(*part.rows, strict=True)]
+    columns = zip(*storable_rows(part.rows), strict=True)
+    return many_rows(part.text, types), [list(column) for column in columns]

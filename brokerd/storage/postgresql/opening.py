@@ -137,9 +137,7 @@ def _open(
         if create is None:
             raise StoreDamaged(f"there is no store {schema} in this database")
         with transaction(connection):
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-            for statement in definitions():
-                connection.execute(statement)
+            server.execute_all([f'CREATE SCHEMA IF NOT EXISTS "{schema}"', *definitions()])
             incarnation = Incarnation(ids.fresh())
             write_first_rows(connection, create, incarnation, clock.utc())
         made = True

@@ -51,6 +51,8 @@ class ServerWriter:
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run the job after those that were submitted before."""
+        if self._abandoned:
+            return
         self._jobs.append((job, reported))
         if self._running is None:
             self._start()
