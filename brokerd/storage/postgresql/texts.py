@@ -25,14 +25,19 @@ _NUMBERS: Final = (
     r"LATERAL (SELECT each_.value::bigint AS value"
     r" FROM json_array_elements_text((\1)::json) AS each_(value)) AS json_each"
 )
+_EMPTY: Final = (
+    r"DO 'BEGIN LOCK TABLE \1 IN ACCESS EXCLUSIVE MODE NOWAIT; TRUNCATE \1;"
+    r" EXCEPTION WHEN lock_not_available THEN DELETE FROM \1; END'"
+)
+"""Empties a table of messages as a whole. While somebody reads it, it is emptied row by row: the
+writer must not wait for readers, which may wait for it in turn."""
 _PHRASES: Final = tuple(
     (re.compile(phrase), instead)
     for phrase, instead in (
         # The planner chooses the index: it is told not to read whole tables (`connection.py`).
         (r" INDEXED BY \w+", ""),
         (r"CROSS JOIN (\w+(?: AS \w+)?)\s+ON ", r"JOIN \1 ON "),
-        # A table of messages that is emptied as a whole.
-        (r"^DELETE FROM (shelf_\d+)$", r"TRUNCATE \1"),
+        (r"^DELETE FROM (shelf_\d+)$", _EMPTY),
         (r"\bsqlite_schema WHERE name\b", "pg_catalog.pg_class WHERE relname"),
         # A list of numbers is one value, a JSON array.
         (r"\bjson_each\(([^()]*)\)", _NUMBERS),
