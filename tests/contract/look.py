@@ -9,7 +9,7 @@ from typing import Any
 
 from brokerd.storage.postgresql.connection import ServerConnection, connect, in_thread
 from brokerd.storage.store import Store
-from brokerd.storage.verifying import Finding, findings
+from brokerd.storage.verifying import Finding, findings_of_rows
 
 # Whoever looks stops the loop, and so the writer: it must not wait long for the writer's locks.
 _SETTINGS = {"lock_timeout": "5s", "statement_timeout": "10s"}
@@ -44,7 +44,7 @@ class Look:
     def findings(self) -> list[Finding]:
         """Return what contradicts itself in the rows of the store."""
         with self._connect() as connection:
-            return findings(connection)
+            return list(findings_of_rows(connection))
 
 
 def in_file(path: Path) -> Look:
