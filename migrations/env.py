@@ -14,7 +14,7 @@ from brokerd.storage.tables import metadata
 def run_migrations() -> None:
     """Run the outstanding revisions; the caller owns the transaction, and commits or rolls back.
 
-    Tables are altered by copy (`render_as_batch`), because SQLite can change little in place.
+    In SQLite tables are altered by copy (`render_as_batch`), because it can change little in place.
     """
     connection = context.config.attributes.get("connection")
     if not isinstance(connection, Connection):
@@ -22,7 +22,7 @@ def run_migrations() -> None:
     context.configure(
         connection=connection,
         target_metadata=metadata,
-        render_as_batch=True,
+        render_as_batch=connection.dialect.name == "sqlite",
         compare_type=True,
         transaction_per_migration=False,
     )

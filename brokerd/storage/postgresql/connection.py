@@ -13,7 +13,7 @@ used: beside a busy loop, a flush on a thread waited seconds for the interpreter
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -146,6 +146,13 @@ class ServerConnection:
             raise
         self._refuse_unreplicated()
         return True
+
+    def use_driver(self, use: "Callable[[asyncpg.Connection[Any]], Awaitable[T]]") -> T:
+        """Run a coroutine on the connection of the driver; it may change the tables."""
+        try:
+            return self._wait(use(self._connection))
+        finally:
+            self._prepared.clear()
 
     def close(self) -> None:
         """Close the connection; the server rolls back what was not committed."""

@@ -1,7 +1,7 @@
-"""Opening: a store in PostgreSQL is made, whole or not at all, or it is owned, checked, opened.
+"""Opening: a store in PostgreSQL is made whole, or it is owned, upgraded, checked, opened.
 
 Reads:  the settings of the server, and everything that a start needs, in one transaction.
-Calls:  `ownership`, `schema`, and the half of an opening that all engines share.
+Calls:  `ownership`, `schema`, `upgrading`, and the half of an opening that all engines share.
 Never:  writes to a store of another daemon, or promises what the server does not (REL-53).
 """
 
@@ -20,6 +20,8 @@ from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
 from brokerd.storage.postgresql.errors import STANDBY, ServerError
 from brokerd.storage.postgresql.schema import check_objects, definitions
+from brokerd.storage.postgresql.upgrading import upgrade
+from brokerd.storage.schema import REVISIONS, read_revision
 from brokerd.storage.sqlite_errors import is_full
 
 OLDEST: Final = 150000
@@ -141,6 +143,8 @@ def _open(
             incarnation = Incarnation(ids.fresh())
             write_first_rows(connection, create, incarnation, clock.utc())
         made = True
+    elif read_revision(connection, path) != REVISIONS[-1]:
+        upgrade(server, path)
     check_objects(connection, path)
     if name is not None:
         (found,) = connection.execute("SELECT broker_name FROM store").fetchone()

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from sqlalchemy import Column, DefaultClause, Index, Table
 
-from brokerd.errors import StoreDamaged, StoreVersion
+from brokerd.errors import StoreDamaged
 from brokerd.storage import tables
 from brokerd.storage.connections import Connection
 from brokerd.storage.postgresql.texts import column_type
-from brokerd.storage.schema import REVISIONS, read_revision
+from brokerd.storage.schema import read_revision, refuse_older
 
 _BUSY_TABLE: Final = (
     " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,"
@@ -28,21 +28,23 @@ def definitions() -> tuple[str, ...]:
     """Return the statements that make an empty store of this version in the current schema."""
     made: list[str] = []
     for table in tables.metadata.sorted_tables:
-        made.append(_table(table))
-        made += map(_index, sorted(table.indexes, key=lambda it: str(it.name)))
+        made.append(table_of(table))
+        made += map(index_of, sorted(table.indexes, key=lambda it: str(it.name)))
     made.append("CREATE TABLE alembic_version (version_num text NOT NULL PRIMARY KEY)")
     return tuple(made)
 
 
-def _table(table: Table) -> str:
-    lines = [_column(table, column) for column in table.columns]
+def table_of(table: Table) -> str:
+    """Return the statement that makes a table."""
+    lines = [column_of(table, column) for column in table.columns]
     key = ", ".join(column.name for column in table.primary_key)
     lines.append(f"PRIMARY KEY ({key})")
     lines += _constraints(table)
     return f"CREATE TABLE {table.name} ({', '.join(lines)}){_BUSY_TABLE}"
 
 
-def _column(table: Table, column: Column[Any]) -> str:
+def column_of(table: Table, column: Column[Any]) -> str:
+    """Return the definition of a column."""
     kind = column_type(column)
     # Names are compared and sorted by their bytes, as SQLite does.
     words = [column.name, f'{kind} COLLATE "C"' if kind == "text" else kind]
@@ -67,7 +69,8 @@ def _constraints(table: Table) -> Iterator[str]:
         yield "CHECK (id = 1)"
 
 
-def _index(index: Index) -> str:
+def index_of(index: Index) -> str:
+    """Return the statement that makes an index."""
     assert index.table is not None
     of = ", ".join(one.name if isinstance(one, Column) else f"({one})" for one in index.expressions)
     where = index.dialect_options["sqlite"]["where"]
@@ -84,12 +87,7 @@ def check_objects(connection: Connection, path: object) -> None:
     Raises:
         StoreVersion: another version of this program made the store.
     """
-    revision = read_revision(connection, path)
-    if revision != REVISIONS[-1]:
-        raise StoreVersion(
-            f"{path} has schema version {revision}, and this program has {REVISIONS[-1]}",
-            hint="use the version that wrote it",
-        )
+    refuse_older(path, read_revision(connection, path))
     found = set(connection.execute(_COLUMNS).fetchall())
     for table in tables.metadata.sorted_tables:
         for column in table.columns:

@@ -8,7 +8,6 @@ Fails:  as an opening would, with `StoreFault` or `StoreDamaged`.
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -27,6 +26,7 @@ from brokerd.storage.postgresql.connection import (
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, check_server
 from brokerd.storage.postgresql.schema import check_objects
+from brokerd.storage.schema import REVISIONS, read_revision
 from brokerd.storage.server_facts import ServerFacts
 
 _LONGEST: Final = 63
@@ -116,7 +116,8 @@ def _read(server: ServerConnection, options: ServerOptions, schema: str) -> Surv
     found: dict[str, BrokerId] = {}
     missing: list[str] = []
     if exists(server, schema):
-        check_objects(connection, Path(schema))
+        if read_revision(connection, schema) == REVISIONS[-1]:  # the start upgrades an older one
+            check_objects(connection, schema)
         found = dict(known_brokers.load(connection))
         missing = [name for name in found if not exists(server, schema_of(options, name))]
     return Survey(
