@@ -17,7 +17,12 @@ from brokerd.objects.declarations import read
     help="Create and alter the objects that this file declares, before clients and peers can "
     "connect; nothing is dropped (`brokerd apply` does that).",
 )
-def command(config: Path | None, objects: Path | None) -> int:
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Exit if another daemon has the stores on a server; without this, wait and take over.",
+)
+def command(config: Path | None, objects: Path | None, *, no_wait: bool) -> int:
     """Run the daemon until it is ordered to stop (SIGTERM, SIGINT).
 
     At SIGHUP the daemon reads its settings again and reopens its log file: log.level, log.file,
@@ -29,4 +34,9 @@ def command(config: Path | None, objects: Path | None) -> int:
     declared = read(objects)[1] if objects is not None else None
     from brokerd.process.daemon import serve  # noqa: PLC0415  # errors in the files come first
 
-    return serve(settings, declared=declared, reread=lambda: load(config).settings)
+    return serve(
+        settings,
+        declared=declared,
+        reread=lambda: load(config).settings,
+        waits=not no_wait,
+    )

@@ -8,9 +8,11 @@ run the same instance on other clocks, networks and executors.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
@@ -28,6 +30,8 @@ from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.network import Listening, let_others_in
 
 __all__ = ["Instance", "Surroundings"]
+
+T = TypeVar("T")
 
 
 class Instance:
@@ -48,12 +52,13 @@ class Instance:
         self.http = build_listener(self.parts, settings, self.surroundings, VERSION)
         """The HTTP listener; None = the instance does not listen for HTTP."""
         self.parts.http_doors = () if self.http is None else (self.http.door,)
+        self._answers_http = False
         self._tick_task: asyncio.Task[None]
         self._reader_task: asyncio.Task[None]
 
     @property
     def condition(self) -> str:
-        """Return starting, ready, draining, stopped or failed."""
+        """Return waiting, starting, ready, draining, stopped or failed."""
         return self.parts.tasks.condition
 
     # Starting.
@@ -68,9 +73,7 @@ class Instance:
         parts.started_at = self.surroundings.clock.utc()
         self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
         try:
-            if self.http is not None:
-                make_private_directory(self.settings.instance.data_dir)
-                await self.http.start()  # before the stores: opening them may take minutes
+            await self.start_http()  # before the stores: opening them may take minutes
             await stores.open_all(declared)
             await parts.store_places.read_server()
             if self.http is not None:
@@ -104,6 +107,25 @@ class Instance:
         )
         self._report_unknown_users()
         parts.exposure.report()
+
+    async def start_http(self) -> None:
+        """Answer over HTTP that the instance is not ready; do nothing if it answers already."""
+        if self.http is not None and not self._answers_http:
+            self._answers_http = True
+            make_private_directory(self.settings.instance.data_dir)
+            await self.http.start()
+
+    async def wait(self, reason: Awaitable[T]) -> T:
+        """Be waiting, and not starting, until `reason` is done; return its result (REL-54)."""
+        self.parts.tasks.condition = "waiting"
+        try:
+            return await reason
+        except BaseException:
+            if self.http is not None and self._answers_http:
+                await self.http.stop()
+            raise
+        finally:
+            self.parts.tasks.condition = "starting"
 
     async def _apply(self, declared: Declared | None) -> set[str]:
         """Create and alter the declared objects; return the brokers whose objects have changed."""

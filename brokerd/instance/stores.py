@@ -53,6 +53,8 @@ class Stores:
         self._parts = parts
         self._settings = settings
         self._with = surroundings
+        self.host = surroundings.host
+        """Fingerprint of the machine, or of the server, that has the stores (MAN-7)."""
         self._broker_events = broker_events
         self._changes = changes
 
@@ -110,7 +112,7 @@ class Stores:
             BrokerId(self._with.ids.fresh()),
             self._parts.instance_id,
             default_encryption=declared.default_encryption,
-            host=self._with.host,
+            host=self.host,
             objects=objects,
         )
         return await self._attach(declared.broker, create=new)
@@ -131,7 +133,7 @@ class Stores:
             await attach(
                 store,
                 instance_id=self._parts.instance_id,
-                host=self._with.host,
+                host=self.host,
                 others=self._parts.brokers.values(),
                 log=self._with.log,
                 mirrored=mirrored,

@@ -20,7 +20,7 @@ class InstanceTasks:
         self._brokers = brokers
         self._tasks: set[asyncio.Task[None]] = set()
         self.condition = "starting"
-        """The condition: starting, ready, draining, stopped or failed."""
+        """The condition: waiting, starting, ready, draining, stopped or failed."""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Future of the error with which the instance cannot continue; the daemon then stops."""
 

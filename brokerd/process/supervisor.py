@@ -47,6 +47,10 @@ class Supervisor:
         """Report that the daemon answers clients and peers."""
         self._send("READY=1")
 
+    def describe(self, text: str) -> None:
+        """Report in words what the daemon is doing, for people who ask the supervisor."""
+        self._send(f"STATUS={text}")
+
     def turned(self) -> None:
         """Report a sign of life, every `every` turns of the loop."""
         if not self._every:

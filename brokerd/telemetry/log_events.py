@@ -253,6 +253,10 @@ EVENTS: Final[dict[str, Event]] = {
         "The daemon as a whole.",
         {
             "starting": "the daemon starts",
+            "waiting": "another daemon has the stores on the server, or the server is away",
+            "claimed": "the wait is over, and this daemon opens the stores",
+            "takes_over": "the daemon that had the stores showed no sign of life for too long",
+            "not_answering": "while it waits, it cannot answer at the client socket",
             "ready": "it is ready",
             "reloaded": "its settings were read again",
             "reload_refused": "its settings could not be read again; the old ones stay",

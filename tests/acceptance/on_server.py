@@ -2,9 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +57,15 @@ class ServerPlace(Place):
         with brokerd.sync.connect(self.address, broker="main", wait=READY_WITHIN):
             pass
 
+    def is_ready(self) -> bool:
+        """Whether `/readyz` says so; `TimeoutError` if nothing answers."""
+        until((self.data_dir / "http.sock").exists, "it answers over HTTP")
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(PATIENCE)
+            asking.connect(str(self.data_dir / "http.sock"))
+            asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return asking.recv(65536).startswith(b"HTTP/1.1 200")
+
     def lines(self, subclass: str) -> list[dict[str, object]]:
         """Return the lines of the daemon's log of one kind."""
         lines = [json.loads(one) for one in self.log.read_text().splitlines() if one[:1] == "{"]
@@ -73,3 +83,16 @@ def until(is_so: Callable[[], object], what: str) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"it took more than {PATIENCE:.0f} s until {what}")
         time.sleep(0.02)
+
+
+def send(client: brokerd.sync.Session, numbers: Iterable[int]) -> None:
+    """Send numbers in one dialog, each in a commit of its own."""
+    handle = client.begin_dialog("shop", "warehouse", "orders")
+    for number in numbers:
+        client.send(handle, b"%d" % number, "Order")
+
+
+def receive(client: brokerd.sync.Session) -> int:
+    """Receive the next number."""
+    (message,) = client.receive("warehouse_q", max_messages=1, wait=20, autocommit=True)
+    return int(message.body or b"")

@@ -31,7 +31,7 @@ _HOLDER: Final = (
 )
 
 
-def _keys(schema: str) -> tuple[int, int]:
+def lock_keys(schema: str) -> tuple[int, int]:
     """Return the two numbers of the lock of a schema, as signed 32-bit numbers."""
     number = zlib.crc32(schema.encode())
     return APPLICATION_ID, number - (1 << 32) if number >= 1 << 31 else number
@@ -47,7 +47,7 @@ def own(connection: Connection, schema: str, patience: float) -> None:
     """
     connection.execute(_PATIENCE, (f"{int(patience * 1000)}ms",))
     try:
-        connection.execute(_TAKE, _keys(schema))
+        connection.execute(_TAKE, lock_keys(schema))
     except sqlite3.OperationalError as error:
         if not is_busy(error):
             raise
@@ -57,7 +57,7 @@ def own(connection: Connection, schema: str, patience: float) -> None:
 
 def holder(connection: Connection, schema: str) -> str:
     """Return the session that has the store of a schema open, as text; empty = none has."""
-    first, second = _keys(schema)
+    first, second = lock_keys(schema)
     row = connection.execute(_HOLDER, (first, second & 0xFFFFFFFF)).fetchone()
     if row is None:
         return ""

@@ -1,0 +1,96 @@
+"""Two daemons on one database: one works, the other waits and takes over."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import brokerd
+from brokerd.errors import BrokerUnavailable
+from tests.acceptance.on_server import ServerPlace, receive, send, until
+from tests.postgresql.servers import Servers
+
+
+def both(folder: Path, url: str, *, store: str = "") -> tuple[ServerPlace, ServerPlace]:
+    """The places of two daemons with the same stores."""
+    return ServerPlace(folder / "a", url, store=store), ServerPlace(folder / "b", url, store=store)
+
+
+def waits(place: ServerPlace) -> bool:
+    return bool(place.log.exists() and place.lines("waiting"))
+
+
+@pytest.mark.rule("REL-54", "REL-16")
+def test_a_second_daemon_waits_says_so_and_takes_over_after_a_kill(
+    tmp_path: Path, durable_url: str
+) -> None:
+    first, second = both(tmp_path, durable_url)
+    third = ServerPlace(tmp_path / "c", durable_url)
+    with first.running() as active:
+        first.answers()
+        with second.running() as waiting:
+            until(lambda: waits(second), "the second waits")
+            with brokerd.sync.connect(first.address, broker="main") as client:
+                send(client, range(3))
+            with pytest.raises(BrokerUnavailable, match="held by a daemon on"):
+                brokerd.sync.connect(second.address, broker="main")
+            said = second.run("status", "-c", str(second.settings))
+            assert said.returncode == 69
+            assert "waiting for the stores" in said.stderr
+            assert not second.is_ready(), "it answers over HTTP that it is not ready"
+            refused = third.run("serve", "-c", str(third.settings), "--no-wait")
+            assert (refused.returncode, "held by a daemon" in refused.stderr) == (73, True)
+            active.kill()
+            with brokerd.sync.connect(second.address, broker="main", wait=60) as client:
+                assert [receive(client) for _ in range(3)] == [0, 1, 2]
+            assert waiting.poll() is None
+
+
+@pytest.mark.rule("REL-54", "REL-57")
+def test_a_stopped_daemon_is_replaced_and_waits_itself_when_it_wakes(
+    tmp_path: Path, durable_url: str
+) -> None:
+    first, second = both(tmp_path, durable_url, store='takeover_after = "3s"')
+    with first.running() as active:
+        first.answers()
+        with second.running() as waiting:
+            until(lambda: waits(second), "the second waits")
+            with brokerd.sync.connect(first.address, broker="main") as client:
+                send(client, range(2))
+            active.send_signal(signal.SIGSTOP)
+            with brokerd.sync.connect(second.address, broker="main", wait=60) as client:
+                (taken,) = second.lines("takes_over")
+                assert float(str(taken["seconds"])) >= 3
+                assert receive(client) == 0
+                active.send_signal(signal.SIGCONT)
+                until(lambda: waits(first), "the first waits in turn")
+                assert active.poll() is None, "it came back in its process"
+                assert receive(client) == 1
+                send(client, [2])
+            waiting.send_signal(signal.SIGTERM)
+            assert waiting.wait(60) == 0
+            with brokerd.sync.connect(first.address, broker="main", wait=60) as client:
+                assert receive(client) == 2
+
+
+@pytest.mark.rule("REL-57", "REL-2")
+def test_a_daemon_comes_back_by_itself_when_its_server_does(
+    tmp_path: Path, postgresql_servers: Servers
+) -> None:
+    server = postgresql_servers.started("restarted", fsync=True)
+    server.create_database("d")
+    place = ServerPlace(tmp_path / "a", server.url("d"))
+    with place.running() as daemon:
+        place.answers()
+        with brokerd.sync.connect(place.address, broker="main", retry=60) as client:
+            handle = client.begin_dialog("shop", "warehouse", "orders")
+            client.send(handle, b"0", "Order")
+            server.kill()
+            until(lambda: place.lines("failed"), "the daemon notices")
+            server.start()
+            # The client connects again, and asks for the outcome of what it does not know.
+            client.send(handle, b"1", "Order")
+            assert [receive(client), receive(client)] == [0, 1]
+        assert daemon.poll() is None, "it is the same process"
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(60) == 0
