@@ -28,7 +28,8 @@ def connect(
     """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
 
     `address`: unix:/path or TCP://host:port of a daemon, by default BROKERD_ADDRESS, else
-    unix:/run/brokerd/brokerd.sock (commands have another default: see docs/reference/files.md); or
+    unix:/run/brokerd/brokerd.sock (commands have another default: see docs/reference/files.md);
+    several, separated by commas, if one of them has the stores and the others wait (REL-58); or
     file:path.db, which runs the broker of that file in this process, without a daemon.
     `broker`: the name of a broker of the daemon, by default BROKERD_BROKER or "main"; a file is one
     broker. `service`: the local service that begins the dialogs of `dialog` and `post`. `wait`:

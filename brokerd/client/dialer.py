@@ -9,7 +9,7 @@ import errno
 from random import Random
 from typing import Final
 
-from brokerd.client.address import Connector
+from brokerd.client.address import Alternatives, Connector
 from brokerd.client.connection import Connection, Listener, open_connection
 from brokerd.client.tls import NotEncrypted
 from brokerd.clock import Clock
@@ -32,6 +32,7 @@ class Dialer:
 
     def __init__(self, *, connector: Connector, hello: bytes, clock: Clock, rng: Random) -> None:
         self._connector = connector
+        self._others = connector.others if isinstance(connector, Alternatives) else 0
         self._hello = hello
         self._clock = clock
         self._rng = rng
@@ -46,7 +47,7 @@ class Dialer:
             ConnectionLost: the last attempt failed.
             BrokerError: the refusal of the daemon.
         """
-        attempt = 0
+        attempt, others = 0, self._others
         while True:
             try:
                 return await open_connection(
@@ -60,6 +61,10 @@ class Dialer:
                 failure = error
                 # The daemon may read this attempt's HELLO later, and then drops a newer connection.
                 self._abandoned_at = self._clock.monotonic()
+            if others:  # another daemon of the instance may let it in at once
+                others -= 1
+                continue
+            others = self._others
             at = self._clock.monotonic() + self.delay(attempt)
             if at > deadline:
                 raise failure

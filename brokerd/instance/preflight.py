@@ -20,6 +20,7 @@ from brokerd.errors import (
     BrokerError,
     ConfigError,
     InUse,
+    NoMasterKey,
     PortTaken,
     StoreMissing,
     UnsafeFile,
@@ -34,6 +35,7 @@ from brokerd.storage.file_checks import (
     refusals_of,
     refuse_contracts_in_use,
 )
+from brokerd.storage.key_file import NAME as KEY_FILE
 from brokerd.storage.lock import is_held, last_owner
 from brokerd.storage.private_files import survey
 from brokerd.transport.listeners import is_listener
@@ -66,6 +68,7 @@ def check_start(settings: Settings, declared: Declared | None, *, user: int | No
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
         StoreFault: the server of the stores cannot be reached.
+        NoMasterKey: this daemon would wait for stores whose keys it cannot use (REL-54).
         PostgresqlExtraMissing: the stores are on a server whose driver is not installed.
         PortTaken: listening on an address fails.
     """
@@ -200,6 +203,14 @@ def _server_problems(start: Start) -> Iterator[BrokerError]:
     except BrokerError as error:
         yield error
         return
+    key = start.settings.instance.data_dir / KEY_FILE
+    if found.holder and not key.exists():
+        yield NoMasterKey(
+            f"the stores are open in {found.holder}, and {key} is not there: after a takeover "
+            "this daemon could not use the private keys in them",
+            hint="copy master.key from the data directory of that daemon, readable for this "
+            "daemon's user alone",
+        )
     needed = needed_stores(start.declared)
     for name in found.missing:
         if name in needed or found.brokers.keys() == set(found.missing):

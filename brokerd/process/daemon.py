@@ -122,6 +122,12 @@ async def _serve(
     instance = _instance(settings, events, boot_id, metrics)
     stop = asyncio.Event()
     hurry = asyncio.Event()
+    handing_over = asyncio.Event()
+
+    def on_hand_over() -> None:
+        if not stop.is_set():
+            handing_over.set()
+            stop.set()
 
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
@@ -139,15 +145,20 @@ async def _serve(
     gc.freeze()
     reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
     loop.add_signal_handler(signal.SIGHUP, reloading.reload)
+    if settings.is_on_server:
+        loop.add_signal_handler(signal.SIGUSR1, on_hand_over)
     turned = partial(give_sign_of_life, instance.parts.slow_commits, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
         if early or hangups.is_set():  # while it was starting (REL-38)
             reloading.reload()
-        failure = await _until_stopped(instance, stop, hurry, supervisor)
+        failure = await _until_stopped(instance, stop, hurry, supervisor, handing_over)
     if failure is not None:
         place.leave(failure)
     await place.release()
+    if handing_over.is_set():
+        events.close()
+        restart()
     return 0
 
 
@@ -316,11 +327,15 @@ async def _until_stopped(
     stop: asyncio.Event,
     hurry: asyncio.Event,
     supervisor: Supervisor,
+    handing_over: asyncio.Event,
 ) -> BaseException | None:
     """Wait for a signal, then stop cleanly; return the error of a failed instance, else None."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
-        supervisor.stopping()
+        if handing_over.is_set():
+            supervisor.describe("handing the stores over to a daemon that waits for them")
+        else:
+            supervisor.stopping()
         stopping = asyncio.ensure_future(instance.stop(instance.settings.daemon.drain))
         stopping.add_done_callback(lambda _done: hurry.set())
         failure = await _first(hurry.wait(), instance.failed)

@@ -104,7 +104,7 @@ def refuse_marked(revision: str, place: object) -> None:
         )
 
 
-def refuse_older(path: Path, revision: str) -> None:
+def refuse_older(path: object, revision: str) -> None:
     """Raise `StoreVersion` if the file is of an older version.
 
     Only a start upgrades a file; programs that only read leave it as it is.

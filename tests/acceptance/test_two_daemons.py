@@ -26,8 +26,10 @@ def test_a_second_daemon_waits_says_so_and_takes_over_after_a_kill(
 ) -> None:
     first, second = both(tmp_path, durable_url)
     third = ServerPlace(tmp_path / "c", durable_url)
+    words = ("serve", "-c", str(third.settings), "--no-wait")
     with first.running() as active:
         first.answers()
+        second.copy_key(first)
         with second.running() as waiting:
             until(lambda: waits(second), "the second waits")
             with brokerd.sync.connect(first.address, broker="main") as client:
@@ -38,7 +40,10 @@ def test_a_second_daemon_waits_says_so_and_takes_over_after_a_kill(
             assert said.returncode == 69
             assert "waiting for the stores" in said.stderr
             assert not second.is_ready(), "it answers over HTTP that it is not ready"
-            refused = third.run("serve", "-c", str(third.settings), "--no-wait")
+            refused = third.run(*words)
+            assert (refused.returncode, "copy master.key" in refused.stderr) == (78, True)
+            third.copy_key(first)
+            refused = third.run(*words)
             assert (refused.returncode, "held by a daemon" in refused.stderr) == (73, True)
             active.kill()
             with brokerd.sync.connect(second.address, broker="main", wait=60) as client:
@@ -53,6 +58,7 @@ def test_a_stopped_daemon_is_replaced_and_waits_itself_when_it_wakes(
     first, second = both(tmp_path, durable_url, store='takeover_after = "3s"')
     with first.running() as active:
         first.answers()
+        second.copy_key(first)
         with second.running() as waiting:
             until(lambda: waits(second), "the second waits")
             with brokerd.sync.connect(first.address, broker="main") as client:
@@ -94,3 +100,29 @@ def test_a_daemon_comes_back_by_itself_when_its_server_does(
         assert daemon.poll() is None, "it is the same process"
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(60) == 0
+
+
+@pytest.mark.rule("REL-58")
+def test_stores_are_handed_over_and_a_client_of_both_daemons_notices_nothing(
+    tmp_path: Path, durable_url: str
+) -> None:
+    first, second = both(tmp_path, durable_url)
+    with first.running() as active:
+        first.answers()
+        second.copy_key(first)
+        with second.running():
+            until(lambda: waits(second), "the second waits")
+            # The one that waits is named first, and refuses: the other is tried at once.
+            addresses = f"{second.address},{first.address}"
+            with brokerd.sync.connect(addresses, broker="main", retry=60) as client:
+                handle = client.begin_dialog("shop", "warehouse", "orders")
+                for number in range(200):
+                    if number == 100:
+                        active.send_signal(signal.SIGUSR1)
+                    client.send(handle, b"%d" % number, "Order")
+                    # Until the other one has taken over, so that the sends are around it.
+                    if number == 199:
+                        until(lambda: waits(first), "the first waits")
+                assert [receive(client) for _ in range(200)] == list(range(200))
+            assert active.poll() is None
+            assert second.lines("ready")

@@ -6,7 +6,6 @@ Never:  changes a table that exists.
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Column, DefaultClause, Index, Table
@@ -80,7 +79,7 @@ def index_of(index: Index) -> str:
     return f"CREATE {unique}INDEX {index.name} ON {index.table.name} ({of}){only}"
 
 
-def check_objects(connection: Connection, path: Path) -> None:
+def check_objects(connection: Connection, path: object) -> None:
     """Raise `StoreDamaged` if a table, column or index is missing, or the version is another one.
 
     `path`: the name of the store, for messages.

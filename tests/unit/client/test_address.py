@@ -3,10 +3,18 @@
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from brokerd.client.address import connector_for, default_address
+from brokerd.client.address import (
+    Alternatives,
+    Connector,
+    Factory,
+    addresses_of,
+    connector_for,
+    default_address,
+)
 from brokerd.errors import InvalidArgument
 
 pytestmark = pytest.mark.rule("CLP-1")
@@ -50,3 +58,40 @@ async def test_a_listener_is_reached(kind: str) -> None:
         transport.close()
         server.close()
         await server.wait_closed()
+
+
+@pytest.mark.rule("REL-58")
+async def test_of_several_daemons_each_is_tried_and_the_last_one_reached_comes_last() -> None:
+    asked: list[str] = []
+
+    def connector(name: str, *, is_up: bool) -> Connector:
+        async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+            asked.append(name)
+            if not is_up:
+                raise ConnectionRefusedError(name)
+            return cast("asyncio.Transport", None), factory()
+
+        return connect
+
+    several = Alternatives(
+        [connector("a", is_up=False), connector("b", is_up=True), connector("c", is_up=True)]
+    )
+    for _ in range(3):
+        await several(asyncio.Protocol)
+    assert asked == ["a", "b", "c", "a", "b"]
+    assert several.others == 2
+    with pytest.raises(ConnectionRefusedError, match="d"):
+        await Alternatives([connector("d", is_up=False)] * 2)(asyncio.Protocol)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("unix:/a", ["unix:/a"]),
+        ("unix:/a,b", ["unix:/a,b"]),
+        ("unix:/a,TCP://h:1, tcp://i:2", ["unix:/a", "TCP://h:1", "tcp://i:2"]),
+    ],
+)
+@pytest.mark.rule("REL-58")
+def test_addresses_are_separated_by_commas(text: str, found: list[str]) -> None:
+    assert addresses_of(text) == found
