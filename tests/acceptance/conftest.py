@@ -29,17 +29,14 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def durable_server(all_postgresql_servers: Servers) -> Iterator[Server]:
-    """A server that writes what it confirms, as daemons demand it."""
-    made = all_postgresql_servers.started("durable", fsync=True)
-    yield made
-    all_postgresql_servers.remove(made)
+@pytest.fixture
+def durable_server(postgresql_servers: Servers) -> Server:
+    """A server of the test that writes what it confirms, as daemons demand it."""
+    return postgresql_servers.started("durable", fsync=True)
 
 
 @pytest.fixture
-def durable_url(durable_server: Server, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"d{abs(hash(request.node.nodeid)):x}"
-    durable_server.create_database(name)
-    yield durable_server.url(name)
-    durable_server.drop_database(name)
+def durable_url(durable_server: Server) -> str:
+    """The URL of an empty database of that server."""
+    durable_server.create_database("stores")
+    return durable_server.url("stores")
