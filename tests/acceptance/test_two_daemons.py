@@ -1,5 +1,6 @@
 """Two daemons on one database: one works, the other waits and takes over."""
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 import brokerd
 from brokerd.errors import BrokerUnavailable
 from tests.acceptance.on_server import ServerPlace, receive, send, until
-from tests.postgresql.servers import Servers
+from tests.postgresql.cut import ServerRelay
+from tests.postgresql.servers import Server, Servers
 
 
 def both(folder: Path, url: str, *, store: str = "") -> tuple[ServerPlace, ServerPlace]:
@@ -126,3 +128,31 @@ def test_stores_are_handed_over_and_a_client_of_both_daemons_notices_nothing(
                 assert [receive(client) for _ in range(200)] == list(range(200))
             assert active.poll() is None
             assert second.lines("ready")
+
+
+@pytest.mark.rule("REL-57", "REL-2")
+async def test_a_commit_without_an_answer_is_asked_for_by_its_token(
+    tmp_path: Path, durable_server: Server, durable_url: str
+) -> None:
+    assert durable_url
+    async with ServerRelay(durable_server) as relay:
+        place = ServerPlace(tmp_path / "a", relay.url("stores"))
+        with place.running() as daemon:
+            await asyncio.to_thread(place.answers)
+            async with brokerd.connect(place.address, broker="main", retry=60) as client:
+                handle = await client.begin_dialog("shop", "warehouse", "orders")
+                held = relay.hold()
+                sending = asyncio.ensure_future(client.send(handle, b"0", "Order"))
+                assert await held.answered() == "COMMIT"
+                held.reset()  # it is durable, and the daemon cannot know
+                await sending
+                await client.send(handle, b"1", "Order")
+                bodies: list[bytes | None] = []
+                while len(bodies) < 2:
+                    found = await client.receive("warehouse_q", wait=20, autocommit=True)
+                    bodies += [one.body for one in found]
+                assert bodies == [b"0", b"1"]
+                # nothing is doubled
+                assert not await client.receive("warehouse_q", wait=0, autocommit=True)
+            assert place.lines("failed")
+            assert daemon.poll() is None
