@@ -173,6 +173,13 @@ class Stores:
             self._with.log.warning(
                 STORE, subclass="loss_accepted", broker=name, accepted_at=show_instant(at)
             )
+        if store.has_new_history:
+            self._with.log.warning(
+                STORE,
+                subclass="new_history",
+                broker=name,
+                hint="dialogs whose peers know more than this store end with history_lost",
+            )
         return store
 
     def _add_broker(self, store: Store) -> Broker:

@@ -125,6 +125,8 @@ class Opened(NamedTuple):
     """Whether this open has made the file."""
     loss_accepted_at: Instant | None = None
     """When an administrator accepted a loss of the log; None = not since the last open."""
+    has_new_history: bool = False
+    """Whether this open has given the store a new incarnation (REL-64)."""
 
 
 def open_file(
@@ -367,10 +369,15 @@ def read_epoch(connection: Connection) -> int:
 
 def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
     """Change columns of the one row about the store, in a transaction of its own."""
-    columns = [column.name for column in tables.store.columns if column.name in facts]
     with transaction(connection):
-        values = [*(facts[name] for name in columns), 1]
-        connection.execute(update_by_key(tables.store, "id", columns), values)
+        change_facts_within(connection, facts)
+
+
+def change_facts_within(connection: Connection, facts: Mapping[str, object]) -> None:
+    """Change columns of the one row about the store, in the caller's transaction."""
+    columns = [column.name for column in tables.store.columns if column.name in facts]
+    values = [*(facts[name] for name in columns), 1]
+    connection.execute(update_by_key(tables.store, "id", columns), values)
 
 
 _count_open = sql(tables.store.update().values(epoch=text("epoch + 1")))

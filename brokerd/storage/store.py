@@ -145,6 +145,9 @@ class Store:
         self.loss_accepted_at = parts.opened.loss_accepted_at
         """When an administrator accepted a loss of the log; None = not since the store was last
         open."""
+        self.has_new_history = parts.opened.has_new_history
+        """Whether this open has found the server in a new history, and so the store has a new
+        incarnation (REL-64)."""
         self.shelves = parts.pipeline.shelves
         """The tables for messages beyond windows."""
         skip = parts.pipeline.deletions.skip

@@ -304,6 +304,7 @@ EVENTS: Final[dict[str, Event]] = {
             "room_again": "the disk has room again",
             "leftovers": "messages left over from ended dialogs are being deleted",
             "loss_accepted": "an operator accepted the loss of a part of the store",
+            "new_history": "the PostgreSQL server was failed over or restored (REL-64)",
         },
     ),
     "broker.clock": Event(

@@ -39,6 +39,8 @@ from brokerd.storage.postgresql.texts import (
 from brokerd.storage.statements import Part, Row, Script
 
 T = TypeVar("T")
+History = tuple[Any, ...]
+"""A server and the timeline of its log (`HISTORY`)."""
 
 _PREPARED: Final = 512
 """Most statements that a connection keeps prepared."""
@@ -307,6 +309,12 @@ _SETTINGS: Final = {
     "tcp_user_timeout": "6000",
     "idle_in_transaction_session_timeout": "30000",
 }
+HISTORY: Final = (
+    "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
+    # The name of a file of the log begins with its timeline.
+    " substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+)
+"""Statement for the server and the timeline, which a promoted standby does not share."""
 _ALIVE: Final = (
     ("TCP_KEEPIDLE", 3),
     ("TCP_KEEPINTVL", 1),
@@ -323,11 +331,13 @@ async def connect(
     settings: Mapping[str, str],
     patience: float,
     limit: float | None = None,
+    history: History | None = None,
 ) -> "asyncpg.Connection[Any]":
     """Return a connection to the schema of a store, at the first server of the URL that can write.
 
     `settings`: more parameters of the session. `patience`: seconds until the attempt is given up
-    with each server. `limit`: seconds until a statement without an answer is given up.
+    with each server. `limit`: seconds until a statement without an answer is given up. `history`:
+    the server and timeline that are wanted; None = any.
     `ServerError`: no server can be reached, or lets this user in, or is the primary.
     """
     quoted = '"' + schema.replace('"', '""') + '"'
@@ -336,7 +346,7 @@ async def connect(
     try:
         for one in each_address(url):
             try:
-                return await _connect_to(one, given, patience, limit)
+                return await _connect_to(one, given, patience, limit, history)
             except DRIVER_ERRORS as error:
                 errors.append((shown(one), server_error(error)))
     except ValueError:  # the driver's own message may quote a part of the password
@@ -353,7 +363,11 @@ async def connect(
 
 
 async def _connect_to(
-    url: str, settings: dict[str, str], patience: float, limit: float | None
+    url: str,
+    settings: dict[str, str],
+    patience: float,
+    limit: float | None,
+    history: History | None,
 ) -> "asyncpg.Connection[Any]":
     connection = await asyncpg.connect(
         url,
@@ -366,6 +380,8 @@ async def _connect_to(
     )
     try:
         _keep_alive(connection)
+        if history is not None:
+            await _refuse_another(connection, history)
         # A sum of numbers is a number of another type; all sums here are whole.
         await connection.set_type_codec(
             "numeric", schema="pg_catalog", encoder=str, decoder=int, format="text"
@@ -374,6 +390,12 @@ async def _connect_to(
         connection.terminate()
         raise
     return connection
+
+
+async def _refuse_another(connection: "asyncpg.Connection[Any]", history: History) -> None:
+    """Refuse a primary that failed and was started again: it has the store as it was before."""
+    if tuple(await connection.fetchrow(HISTORY)) != history:
+        raise asyncpg.InterfaceError("it is not the server on which the store was opened")
 
 
 def _keep_alive(connection: "asyncpg.Connection[Any]") -> None:

@@ -19,6 +19,8 @@ from brokerd.storage.connections import Connection
 from brokerd.storage.opening import NewStore, Opened
 from brokerd.storage.postgresql import survey
 from brokerd.storage.postgresql.connection import (
+    HISTORY,
+    History,
     ServerConnection,
     Wait,
     connect,
@@ -57,6 +59,8 @@ class _OnServer:
         """
         self._url = url
         self._options = options or ServerOptions()
+        self._histories: dict[Path, History] = {}
+        """The server and timeline on which each store was opened."""
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run a long function once."""
@@ -124,7 +128,13 @@ class _OnServer:
             "application_name": "brokerd",
             "synchronous_commit": self._options.synchronous_commit,
         }
-        return ServerConnection(self._wait(self._connect(path, settings)), self._wait)
+        connection = ServerConnection(self._wait(self._connect(path, settings)), self._wait)
+        try:
+            self._histories[path] = connection.execute(HISTORY).fetchall()[0]
+        except ServerError:
+            connection.close()
+            raise
+        return connection
 
     async def _connect_reader(self, path: Path) -> ServerConnection:
         settings = {
@@ -136,13 +146,20 @@ class _OnServer:
         }
 
         def connected() -> ServerConnection:
-            connecting = self._connect(path, settings, limit=READ_LIMIT + _GRACE)
+            connecting = self._connect(
+                path, settings, limit=READ_LIMIT + _GRACE, history=self._histories.get(path)
+            )
             return ServerConnection(self._wait(connecting), self._wait)
 
         return await self._run(connected)
 
     def _connect(
-        self, path: Path, settings: dict[str, str], *, limit: float | None = None
+        self,
+        path: Path,
+        settings: dict[str, str],
+        *,
+        limit: float | None = None,
+        history: History | None = None,
     ) -> Awaitable[Any]:
         return connect(
             self._url,
@@ -150,6 +167,7 @@ class _OnServer:
             settings=settings,
             patience=self._options.connect_timeout,
             limit=limit,
+            history=history,
         )
 
 

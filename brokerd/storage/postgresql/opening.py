@@ -16,7 +16,7 @@ from brokerd.errors import StoreDamaged, StoreFault, StoreFull
 from brokerd.ids import IdSource, Incarnation
 from brokerd.storage.connections import transaction
 from brokerd.storage.opening import NewStore, Opened, count_and_load, write_first_rows
-from brokerd.storage.postgresql import ownership
+from brokerd.storage.postgresql import history, ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
 from brokerd.storage.postgresql.errors import STANDBY, ServerError
 from brokerd.storage.postgresql.schema import check_objects, definitions
@@ -89,6 +89,8 @@ def open_schema(
     try:
         connection = connect()
     except ServerError as error:
+        if is_full(error):
+            raise _no_room(schema) from error
         raise StoreFault(
             f"the PostgreSQL server of store {schema} cannot be used: {error}",
             hint=_HINTS.get(error.sqlstate or error.sqlite_errorname, _UNREACHABLE),
@@ -110,13 +112,17 @@ def open_schema(
         if not isinstance(error, ServerError):
             raise
         if is_full(error):
-            raise StoreFull(
-                f"the store {schema} cannot be opened: the server has no room for it",
-                hint="make room on the disk of the server, then try again",
-            ) from error
+            raise _no_room(schema) from error
         raise StoreFault(
             f"the store {schema} cannot be opened: {error}", hint=_HINTS.get(error.sqlstate)
         ) from error
+
+
+def _no_room(schema: str) -> StoreFull:
+    return StoreFull(
+        f"the store {schema} cannot be opened: the server has no room for it",
+        hint="make room on the disk of the server, then try again",
+    )
 
 
 def _open(
@@ -150,8 +156,9 @@ def _open(
         (found,) = connection.execute("SELECT broker_name FROM store").fetchone()
         if found != name:
             raise StoreDamaged(f"{schema} is the store of broker {found}, not of {name}")
+    has_new_history = history.continue_or_begin(connection, ids)
     opened = count_and_load(connection, path, ownership.ServerLock(server.close), fault=fault)
-    return opened._replace(is_new=made)
+    return opened._replace(is_new=made, has_new_history=has_new_history)
 
 
 def check_server(server: ServerConnection, options: ServerOptions) -> None:

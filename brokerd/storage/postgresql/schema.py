@@ -13,6 +13,7 @@ from sqlalchemy import Column, DefaultClause, Index, Table
 from brokerd.errors import StoreDamaged
 from brokerd.storage import tables
 from brokerd.storage.connections import Connection
+from brokerd.storage.postgresql import history
 from brokerd.storage.postgresql.texts import column_type
 from brokerd.storage.schema import read_revision, refuse_older
 
@@ -30,6 +31,7 @@ def definitions() -> tuple[str, ...]:
     for table in tables.metadata.sorted_tables:
         made.append(table_of(table))
         made += map(index_of, sorted(table.indexes, key=lambda it: str(it.name)))
+    made.append(history.TABLE)
     made.append("CREATE TABLE alembic_version (version_num text NOT NULL PRIMARY KEY)")
     return tuple(made)
 
