@@ -12,6 +12,7 @@ from brokerd.config.loading import load
 from brokerd.config.settings import Settings
 from brokerd.errors import ObjectNotFound, UsageError
 from brokerd.ids import RandomIds
+from brokerd.instance.store_engine import server_options
 from brokerd.model import MSDB
 from brokerd.storage.copying.ends import Facts
 from brokerd.storage.copying.moving import Copied, Mover, Pair, brokers_on_server
@@ -20,7 +21,6 @@ from brokerd.storage.copying.places import (
     Place,
     SchemaPlace,
     database_of,
-    is_url,
     place_of,
 )
 from brokerd.units import counted
@@ -60,7 +60,8 @@ class ShownProgress:
 @click.option(
     "--schema-prefix",
     default="",
-    help="With --to and --from: the beginning of the name of each schema.",
+    help="With --to and --from: the beginning of the name of each schema.  [default: "
+    "store.schema_prefix of the settings]",
 )
 @click.option(
     "--keep-source",
@@ -94,14 +95,22 @@ def command(
 
     A command that was killed can be given again, and finishes. Run this as the user of the daemon.
     """
+    server = None
     if to is None and from_ is None:
         pairs = _one(source, target, schema_prefix)
     elif source is not None or (to is not None and from_ is not None):
         raise UsageError("give FROM and TO, or --to, or --from, and -c with the last two")
     else:
-        pairs = _all(str(to or from_), schema_prefix, load(config).settings, is_to=to is not None)
+        settings = load(config).settings
+        server = server_options(settings)
+        schema_prefix = schema_prefix or settings.store.schema_prefix
+        pairs = _all(str(to or from_), schema_prefix, settings, is_to=to is not None)
     mover = Mover(
-        ids=RandomIds(), clock=SystemClock(), keep_source=keep_source, progress=ShownProgress()
+        ids=RandomIds(),
+        clock=SystemClock(),
+        server=server,
+        keep_source=keep_source,
+        progress=ShownProgress(),
     )
     done = mover.move(pairs)
     if as_json:
@@ -128,7 +137,7 @@ def _one(source: str | None, target: str | None, schema_prefix: str) -> list[Pai
 
 def _all(text: str, schema_prefix: str, settings: Settings, *, is_to: bool) -> list[Pair]:
     url, schema = database_of(text)
-    if schema is not None or not is_url(text):
+    if schema is not None:
         raise UsageError(
             "an instance has a schema for each broker: name the database only",
             hint="'postgresql://USER@HOST/DATABASE', and --schema-prefix if they need one",
@@ -170,11 +179,7 @@ def _line(one: Copied) -> str:
 def _notes(done: list[Copied], to: str | None, schema_prefix: str) -> list[str]:
     notes = []
     if to is not None:
-        url = (
-            str(SchemaPlace(database_of(to)[0], ""))
-            .replace("?schema=", "")
-            .removesuffix("&schema=")
-        )
+        url = SchemaPlace(database_of(to)[0], "").database
         prefix = f' and schema_prefix = "{schema_prefix}"' if schema_prefix else ""
         notes.append(f'now set url = "{url}"{prefix} in [store] of the settings')
     if any(one.is_moved for one in done):

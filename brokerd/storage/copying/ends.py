@@ -136,7 +136,7 @@ def read_facts(connection: Connection) -> Facts | None:
 
 def highest_keys(connection: Connection) -> dict[str, int]:
     """Return the highest key that each numbered table has now; 0 = it is empty."""
-    each = (f"(SELECT coalesce(max({_key(table)}), 0) FROM {table.name})" for table in NUMBERED)  # noqa: S608  # all ours
+    each = (f"(SELECT coalesce(max({_key(table)}), 0) FROM {table.name})" for table in NUMBERED)  # noqa: S608  # ours
     row = connection.execute(f"SELECT {', '.join(each)}").fetchone()
     return {table.name: int(key) for table, key in zip(NUMBERED, row, strict=True)}
 

@@ -312,7 +312,8 @@ def _taken(place: Place, there: Facts) -> CopyFailed:
     also = f", which was moved to {there.mark.to}" if isinstance(there.mark, Moved) else ""
     away = "move it and the files beside it to another directory"
     if not isinstance(place, FilePlace):
-        away = f'ALTER SCHEMA "{place.schema}" RENAME TO another name'
+        schema = place.schema
+        away = f'ALTER SCHEMA "{schema}" RENAME TO another name'
     return CopyFailed(
         f"{place} is there already, as the store of broker {there.broker}{also}; nothing was"
         " copied",

@@ -10,7 +10,7 @@ programs for PostgreSQL name a schema in the same way.
 
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from brokerd.errors import UsageError
 
@@ -37,15 +37,12 @@ class SchemaPlace(NamedTuple):
 
     def __str__(self) -> str:
         """Return the place as text, without a password."""
-        parts = urlsplit(self.url)
-        user, at, hosts = parts.netloc.rpartition("@")
-        query = [(key, value) for key, value in _query(parts) if key not in _SECRETS]
-        return urlunsplit(
-            parts._replace(
-                netloc=f"{user.partition(':')[0]}{at}{hosts}",
-                query=urlencode([*query, ("schema", self.schema)], safe="/,:"),
-            )
-        )
+        return _shown(self.url, [("schema", self.schema)])
+
+    @property
+    def database(self) -> str:
+        """The database as text, without a password."""
+        return _shown(self.url, [])
 
 
 Place = FilePlace | SchemaPlace
@@ -62,10 +59,12 @@ def database_of(text: str) -> tuple[str, str | None]:
     Raises:
         UsageError: the text is no such URL.
     """
+    if not is_url(text):
+        raise UsageError(f"{text!r} is not the URL of a PostgreSQL database", hint=f"write {_FORM}")
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no URL: {error}", hint=f"write {_FORM}") from error
+        raise UsageError(f"the URL cannot be read: {error}", hint=f"write {_FORM}") from error
     if parts.fragment:
         raise UsageError(
             f"the URL has a part behind #, {parts.fragment!r}, which servers do not get",
@@ -78,8 +77,8 @@ def database_of(text: str) -> tuple[str, str | None]:
     names = {key: value for key, value in query if key in ("dbname", "database")}
     if not parts.path.strip("/") and not any(names.values()):
         raise UsageError("the URL names no database", hint=f"write {_FORM}")
-    others = urlencode([pair for pair in query if pair[0] != "schema"], safe="/,:")
-    return urlunsplit(parts._replace(query=others)), schemas[0] if schemas else None
+    others = [pair for pair in query if pair[0] != "schema"]
+    return _joined(parts, others), schemas[0] if schemas else None
 
 
 def place_of(text: str, *, broker: str | None = None) -> Place:
@@ -100,6 +99,21 @@ def place_of(text: str, *, broker: str | None = None) -> Place:
     if schema is None and broker is None:
         raise UsageError("the URL names no schema", hint=f"write {_FORM}, in quotation marks")
     return SchemaPlace(url, schema or str(broker))
+
+
+def _shown(url: str, more: list[tuple[str, str]]) -> str:
+    """Return a URL without a password, and with more parameters."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    query = [(key, value) for key, value in _query(parts) if key not in _SECRETS]
+    netloc = f"{user.partition(':')[0]}{at}{hosts}"
+    return _joined(parts._replace(netloc=netloc), [*query, *more])
+
+
+def _joined(parts: SplitResult, query: list[tuple[str, str]]) -> str:
+    """Return a URL; the library would leave out the // before an empty host."""
+    also = f"?{urlencode(query, safe='/,:')}" if query else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{also}"
 
 
 def _query(parts: SplitResult) -> list[tuple[str, str]]:

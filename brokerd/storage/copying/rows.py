@@ -5,7 +5,7 @@ Never:  changes a value on the way, or holds more than a batch in memory.
 Fails:  `StoreDamaged` names the row with a value that is not of the type of its column.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -31,6 +31,8 @@ _LARGE: Final = {"body", "data", "state", "line", "encoded"}
 """Columns with values of up to hundreds of kilobytes."""
 _FEW, _MANY = 64, 2_000
 """Rows in a batch of a table with such a column, and of another one."""
+_BYTES: Final = 4 << 20
+"""Bytes of a batch that is written."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -84,7 +86,7 @@ def batches(end: Readable, table: Table) -> Iterator[Sequence[Row]]:
 
 def count_rows(end: Readable) -> dict[str, int]:
     """Return the number of rows of each table."""
-    each = (f"(SELECT count(*) FROM {table.name})" for table in TABLES)  # noqa: S608  # all ours
+    each = (f"(SELECT count(*) FROM {table.name})" for table in TABLES)  # noqa: S608  # ours
     row = end.connection.execute(f"SELECT {', '.join(each)}").fetchone()
     return {table.name: int(count) for table, count in zip(TABLES, row, strict=True)}
 
@@ -112,7 +114,7 @@ def copy_tables(
     found: dict[str, Fingerprint] = {}
     for table in TABLES:
         counter, inserts = Counter(), Inserts(table)
-        for read in batches(source, table) if counts[table.name] else ():
+        for read in _gathered(batches(source, table)) if counts[table.name] else ():
             _refuse_wrong_types(table, read, place)
             rows = change(table, read)
             script = Script()
@@ -123,6 +125,20 @@ def copy_tables(
             progress(f"copying {table.name}", done, whole)
         found[table.name] = counter.done()
     return found
+
+
+def _gathered(pieces: Iterable[Sequence[Row]]) -> Iterator[list[Row]]:
+    """Join small batches, since each that is written takes some exchanges with a server."""
+    rows: list[Row] = []
+    size = 0
+    for piece in pieces:
+        rows += piece
+        size += sum(len(value) for row in piece for value in row if isinstance(value, bytes))
+        if len(rows) >= _MANY or size >= _BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
 
 
 def fingerprints(end: Readable, *, progress: Progress) -> dict[str, Fingerprint]:

@@ -78,7 +78,8 @@ def index_of(index: Index) -> str:
     where = index.dialect_options["sqlite"]["where"]
     unique = "UNIQUE " if index.unique else ""
     only = "" if where is None else f" WHERE {where}"
-    return f"CREATE {unique}INDEX {index.name} ON {index.table.name} ({of}){only}"
+    table = index.table
+    return f"CREATE {unique}INDEX {index.name} ON {table.name} ({of}){only}"
 
 
 def check_objects(connection: Connection, path: object) -> None:

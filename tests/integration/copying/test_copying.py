@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -22,8 +23,11 @@ from brokerd.errors import (
     StoreVersion,
     UsageError,
 )
-from brokerd.ids import BrokerId, InstanceId
+from brokerd.ids import BrokerId, InstanceId, QueueKey, SeededIds
+from brokerd.model import Queue
 from brokerd.storage import tables
+from brokerd.storage.catalog import CatalogChanges
+from brokerd.storage.changes import Changes
 from brokerd.storage.copying.files import FileSource
 from brokerd.storage.copying.moving import Pair, verify_place
 from brokerd.storage.copying.places import FilePlace, SchemaPlace, place_of
@@ -32,12 +36,15 @@ from brokerd.storage.executors import Inline
 from brokerd.storage.opening import NewStore
 from brokerd.storage.postgresql.executor import OnServer
 from brokerd.storage.schema import REVISIONS
+from brokerd.storage.statements import Inserts
 from brokerd.storage.store import Store
 from brokerd.storage.verifying import verify
+from tests.contract.conftest import Rows
 from tests.integration.copying.conftest import UNSYNCED, fill, rows_in_file
 from tests.postgresql.fixtures import SHARED
 
 ROOT = Path(__file__).parents[3]
+_B, _I = b"b" * 16, b"i" * 16
 
 
 def go(mover, source, target):
@@ -117,13 +124,7 @@ async def test_numbers_that_were_given_are_not_given_again(
 async def test_a_store_that_was_moved_is_not_opened_again(source, schema, mover):
     go(mover(), source, schema)
     with pytest.raises(StoreMoved, match=rf"was moved to postgresql://.*schema={schema.schema}"):
-        await Store.open(
-            source.path,
-            ids=None,
-            clock=SystemClock(),
-            executor=Inline(),
-            on_fault=lambda _fault: None,
-        )
+        await opened(source.path, Inline())
     with pytest.raises(StoreMoved):
         verify(source.path)
     other = FilePlace(source.path.with_name("other.db"))
@@ -236,7 +237,7 @@ def test_a_damaged_row_is_found_in_both_engines_and_not_copied(
         assert not target.path.exists()
     assert main(["store", "verify", str(source), "--json"]) == 65
     (line,) = [
-        one for one in map(json.loads, capsys.readouterr().out.splitlines()) if "problem" in one
+        one for one in json.loads(capsys.readouterr().out)["rows"] if not one["is_left_over"]
     ]
     assert line["table"] == "transmission_queue"
 
@@ -281,6 +282,24 @@ def test_a_server_that_is_not_there_is_named_without_the_password(source, mover)
     with pytest.raises(StoreFault, match="cannot be used") as raised:
         go(mover(), source, there)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.rule("REL-61")
+def test_a_copy_that_lacks_a_row_is_given_up(both, mover, monkeypatch):
+    source, target = both
+    add = Inserts.add
+
+    def lose(self, script, rows):
+        is_lossy = self._texts.columns[0].table is tables.group_states
+        add(self, script, rows[:1] if is_lossy else rows)
+
+    # As if the engine of the target had lost a row.
+    monkeypatch.setattr(Inserts, "add", lose)
+    with pytest.raises(CopyFailed, match=r"group_states .* is not what was written: 1 rows of 2"):
+        go(mover(), source, target)
+    monkeypatch.undo()
+    assert can_be_opened(source)
+    assert not go(mover(), source, target).was_done
 
 
 KILLS = ["copying transmission_queue", "copy.filled", "copy.staged", "copy.marked"]
@@ -334,24 +353,46 @@ def test_of_several_stores_all_are_moved_or_none(source, schema, mover, tmp_path
 
 
 @pytest.mark.rule("REL-61", "REL-62")
-async def test_the_moved_store_continues_where_the_source_stopped(source, schema, mover):
-    epoch = column(rows_in_file(source.path), "epoch")
-    go(mover(), source, schema)
-    store = await Store.open(
-        Path(f"/{schema.schema}.db"),
-        ids=None,
-        clock=SystemClock(),
-        executor=OnServer(schema.url, UNSYNCED),
-        on_fault=lambda _fault: None,
-        create=NewStore("shop", BrokerId(b"?" * 16), InstanceId(b"?" * 16)),
-    )
+async def test_the_moved_store_continues_where_the_source_stopped(schema, mover, tmp_path):
+    place = FilePlace(tmp_path / "shop.db")
+    rows, new = Rows(SeededIds(Random(7))), NewStore("shop", BrokerId(_B), InstanceId(_I))
+    store = await opened(place.path, Inline(), create=new)
+    before = store.identity
+    endpoint = rows.endpoint(store, send_sequence=2, receive_sequence=3)
+    made = await store.apply_catalog(CatalogChanges(queues=(Queue(QueueKey(0), "inbox"),)))
+    queue = made.queues["inbox"].key
+    changes = Changes()
+    changes.create(endpoint)
+    changes.enqueued += [
+        rows.message(store, endpoint, n, b"in %d" % n, queue=queue) for n in range(3)
+    ]
+    changes.outgoing += [rows.outgoing(store, endpoint, n, b"out %d" % n) for n in range(2)]
+    await store.commit(changes)
+    following = store.next_queuing_order()
+    await store.close()
+    go(mover(), place, schema)
+    store = await opened(Path(f"/{schema.schema}.db"), OnServer(schema.url, UNSYNCED))
     try:
-        found = store.identity
-        assert (found.broker_id, found.instance_id) == (b"b" * 16, b"i" * 16)
-        assert found.incarnation == b"n" * 16
-        assert found.epoch == epoch + 1
+        after = store.identity
+        assert after.epoch == before.epoch + 1
+        assert (after.broker_id, after.instance_id) == (before.broker_id, before.instance_id)
+        assert after.incarnation == before.incarnation
+        assert store.next_queuing_order() >= following
+        assert [row[1:3] for row in store.recovered.outgoing] == [(2, 0)]
+        assert sum(row[2] for row in store.recovered.waiting) == 3
     finally:
         await store.close()
+
+
+async def opened(path, executor, create=None):
+    return await Store.open(
+        path,
+        ids=SeededIds(Random(5)),
+        clock=SystemClock(),
+        executor=executor,
+        on_fault=lambda _fault: None,
+        create=create,
+    )
 
 
 # The notation of places.
