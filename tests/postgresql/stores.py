@@ -16,7 +16,7 @@ from tests.postgresql.servers import ADMIN, Server
 SHOP = "shop"
 """Schema of the first store that a test makes."""
 _DATABASE = "stores"
-_READY = "ready"
+READY = "ready"
 _OBJECTS = (
     "SELECT c.oid, c.relname, c.relkind, c.relhastriggers, count(a.attname)"
     " FROM pg_class AS c LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND NOT a.attisdropped"
@@ -48,7 +48,7 @@ class ReadyTables:
         if self._is_taken:
             return definitions()
         self._is_taken = True
-        return f"DROP SCHEMA {SHOP}", f"ALTER SCHEMA {_READY} RENAME TO {SHOP}"
+        return f"DROP SCHEMA {SHOP}", f"ALTER SCHEMA {READY} RENAME TO {SHOP}"
 
     def give_back(self) -> None:
         """End all sessions, and empty what the stores of a test have used."""
@@ -56,7 +56,7 @@ class ReadyTables:
             session.query(_OTHERS)
             schemas = session.query(
                 "SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'"
-                f" AND nspname NOT IN ('public', 'information_schema', '{_READY}')"
+                f" AND nspname NOT IN ('public', 'information_schema', '{READY}')"
             )
             for (name,) in schemas:
                 if (
@@ -64,12 +64,12 @@ class ReadyTables:
                     and self._is_taken
                     and session.query(_OBJECTS.format(name)) == self._objects
                 ):
-                    session.query(f'ALTER SCHEMA "{name}" RENAME TO {_READY}')
+                    session.query(f'ALTER SCHEMA "{name}" RENAME TO {READY}')
                 else:
                     session.query(f'DROP SCHEMA "{name}" CASCADE')
-            is_there = session.query(f"SELECT FROM pg_namespace WHERE nspname = '{_READY}'")
+            is_there = session.query(f"SELECT FROM pg_namespace WHERE nspname = '{READY}'")
             if is_there:
-                ((used,),) = session.query(_USED.format(_READY))
+                ((used,),) = session.query(_USED.format(READY))
                 if used is not None:
                     session.query(f"TRUNCATE {used} RESTART IDENTITY CASCADE")
         self._is_taken = False
@@ -77,10 +77,10 @@ class ReadyTables:
             self._make()
 
     def _make(self) -> None:
-        first = f"CREATE SCHEMA {_READY}; SET search_path = {_READY}"
+        first = f"CREATE SCHEMA {READY}; SET search_path = {READY}"
         with self._server.session(_DATABASE, user="brokerd") as session:
             session.query("; ".join((first, *definitions())))
-            self._objects = session.query(_OBJECTS.format(_READY))
+            self._objects = session.query(_OBJECTS.format(READY))
 
 
 @pytest.fixture(scope="session")
