@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from brokerd.errors import IO_FAULT, StoreFault
+from brokerd.errors import IO_FAULT, StoreDamaged, StoreFault
 from brokerd.storage.changes import Changes
 from brokerd.storage.postgresql import opening
 from brokerd.storage.postgresql.connection import connect
@@ -138,6 +138,48 @@ async def test_a_commit_that_did_not_wait_for_its_standby_is_not_confirmed(
     await gives_up
     assert [fault.exit_status for fault in faults] == [IO_FAULT]
     server.configure({"synchronous_standby_names": ""})
+
+
+@BOTH
+@pytest.mark.rule("REL-53")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (ServerOptions(), "does not write what it confirms: fsync"),
+        (ServerOptions(require_durable=False, require_standby=True), "no synchronous standby"),
+        (ServerOptions(require_durable=False, synchronous_commit="local"), "synchronous_commit"),
+    ],
+)
+async def test_a_server_that_does_not_promise_enough_is_refused_and_let_go(
+    open_store, executor, options, why
+):
+    with pytest.raises(StoreDamaged, match=why):
+        await open_store(executor=type(executor)(executor._url, options))
+    await open_store()
+
+
+@BOTH
+@pytest.mark.rule("REL-16")
+async def test_a_store_that_failed_to_open_is_let_go(open_store, look):
+    await (await open_store()).close()
+    look.change("ALTER TABLE store RENAME COLUMN epoch TO other")
+    with pytest.raises((StoreDamaged, StoreFault), match="epoch"):
+        await open_store()
+    look.change("ALTER TABLE store RENAME COLUMN other TO epoch")
+    await open_store()
+
+
+@BOTH
+@pytest.mark.rule("REL-18")
+async def test_a_read_that_fails_in_a_transaction_leaves_the_next_one_alone(store):
+    def fails(connection):
+        connection.execute("BEGIN")
+        connection.execute("SELECT nothing FROM nowhere")
+
+    with pytest.raises(StoreFault, match="nowhere"):
+        await store._reader.job(fails)
+    found = await store._reader.job(lambda one: one.execute("SELECT 1").fetchone())
+    assert found == (1,)
 
 
 @pytest.mark.rule("REL-5")

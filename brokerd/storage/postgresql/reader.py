@@ -52,13 +52,18 @@ class _Line:
                     self._connection = await self._connect()
                 return await self._run(job, self._connection)
             except sqlite3.Error as error:
+                if self._connection is not None and self._connection.in_transaction:
+                    self._drop()  # the server answers nothing more in this transaction
                 raise refusal(DBAPIError(None, None, error)) from error
             except BaseException:
                 # Whoever waited has gone, in the middle of a read: the connection is not reused.
-                if self._connection is not None:
-                    self._connection.close()
-                    self._connection = None
+                self._drop()
                 raise
+
+    def _drop(self) -> None:
+        """Close the connection; the next read makes another one."""
+        self.close()
+        self._connection = None
 
     def close(self) -> None:
         if self._connection is not None:
