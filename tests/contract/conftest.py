@@ -107,12 +107,19 @@ ON_SERVERS = ("postgresql", "postgresql-inline")
 _TEST_SERVER = ServerOptions(require_durable=False)
 
 
+ON_BOTH = ("test_full", "test_opening", "test_tokens", "test_deferred_removals")
+"""Modules that are run on both executors of a server. The others are run on the one of production:
+both say the same to the server, and differ in when a job is over, and how a store ends."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on every executor, unless it says that it is about files, and why."""
     names = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "executor" in metafunc.fixturenames and "executor" not in names:
         is_of_files = metafunc.definition.get_closest_marker("of_files") is not None
-        executors = OF_FILES if is_of_files else OF_FILES + ON_SERVERS
+        is_on_both = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
+        servers = ON_SERVERS if is_on_both else ON_SERVERS[:1]
+        executors = OF_FILES if is_of_files else OF_FILES + servers
         metafunc.parametrize("executor", executors, indirect=True)
 
 
