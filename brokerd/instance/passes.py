@@ -28,7 +28,7 @@ def passes(
         Pass("room", 1, parts.disk_space.check),  # REL-26
         Pass("slow_commits", 1, parts.slow_commits.check),  # REL-34
         Pass("moved_stores", 1, parts.store_watch.check),  # REL-37
-        Pass("server", 1, parts.store_places.read_server, apart=True),  # REL-56
+        Pass("server", slow, parts.store_places.read_server, apart=True),  # REL-56
         Pass("log_heads", 1, parts.store_watch.sync_heads, apart=True),  # REL-39
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3

@@ -9,6 +9,7 @@ import pytest
 import brokerd
 from brokerd.errors import BrokerUnavailable
 from tests.acceptance.on_server import ServerPlace, receive, send, until
+from tests.acceptance.partners import FIGURES, SHOP, Node
 from tests.postgresql.cut import ServerRelay
 from tests.postgresql.servers import Server, Servers
 
@@ -156,3 +157,56 @@ async def test_a_commit_without_an_answer_is_asked_for_by_its_token(
                 assert not await client.receive("warehouse_q", wait=0, autocommit=True)
             assert place.lines("failed")
             assert daemon.poll() is None
+
+
+@pytest.mark.rule("REL-54", "RTE-53")
+async def test_a_peer_follows_by_a_mirrored_route(tmp_path: Path, durable_url: str) -> None:
+    sender = Node(tmp_path, "sender", shared=None)
+    sender.declare(SHOP)
+    first, second = both(tmp_path, durable_url)
+    back = (
+        f'[[route]]\nname = "back"\nservice = "shop"\naddress = "TCP://127.0.0.1:{sender.port}"\n'
+    )
+    for place in (first, second):
+        place.objects.write_text(
+            SHOP.replace("shop", "warehouse") + 'contracts = ["orders"]\n' + back
+        )
+        usual = place.settings.read_text()
+        place.settings.write_text(usual.replace('[clock]\ntick = "1h"\n', FIGURES))
+    try:
+        await sender.start()
+        with first.running() as active:
+            await asyncio.to_thread(first.answers)
+            second.copy_key(first)
+            with second.running():
+                await asyncio.to_thread(until, lambda: waits(second), "the second waits")
+                async with brokerd.connect(first.address, broker="main") as client:
+                    rows = await client.view("brokers", where={"name": "main"})
+                async with brokerd.connect(sender.address, broker="main") as client:
+                    await client.create(
+                        "route",
+                        "to_warehouse",
+                        service="warehouse",
+                        broker=str(rows[0]["broker_id"]),
+                        address=f"TCP://127.0.0.1:{first.port}",
+                        mirror=f"TCP://127.0.0.1:{second.port}",
+                    )
+                    handle = await client.begin_dialog("shop", "warehouse", "orders")
+                    await client.send(handle, b"0", "Order")
+                    async with brokerd.connect(first.address, broker="main") as there:
+                        assert await _bodies(there, 1) == [b"0"]
+                    active.kill()
+                    await client.send(handle, b"1", "Order")
+                    async with brokerd.connect(second.address, broker="main", wait=60) as there:
+                        assert await _bodies(there, 1) == [b"1"]
+    finally:
+        sender.kill()
+
+
+async def _bodies(client: brokerd.Session, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < count:
+        messages = await client.receive("warehouse_q", wait=30, autocommit=True)
+        assert messages, "none came"
+        found += [one.body for one in messages]
+    return found

@@ -85,9 +85,18 @@ class Mirrors:
         """Record the role for a broker, as answered by the peer at these addresses."""
         standing = Standing(_ROLES.get(answer.role, Role.UNKNOWN), answer.epoch)
         for pair in list(self._known):
-            if pair.broker_id == answer.broker_id:
-                for address in {*pair[:2]}.intersection(addresses):
-                    self._learn(pair, address, standing)
+            if pair.broker_id != answer.broker_id:
+                continue
+            both = {*pair[:2]}
+            there = both.intersection(addresses)
+            # One instance at both addresses: of two daemons with its stores one waits (REL-54). The
+            # connection is the same by either, so this is one claim and not two.
+            if len(there) > 1:
+                there = {self._known[pair].holder or pair.address}
+                for address in both - there:
+                    self._learn(pair, address, None)
+            for address in there:
+                self._learn(pair, address, standing)
 
     def came_online(self, address: str) -> None:
         """Ask an address that came ONLINE again, because its role may have changed."""
