@@ -36,6 +36,7 @@ from brokerd.telemetry.status import (
     DoorStatus,
     InstanceStatus,
     RefusedLogins,
+    ServerStatus,
     apart,
     expiry,
     replacement,
@@ -210,6 +211,9 @@ def _limits(section: str, reasons: Iterable[str]) -> list[str]:
 
 
 def _stores(status: InstanceStatus) -> Iterator[Finding]:
+    if status.server is not None:
+        yield from _stores_on_server(status, status.server)
+        return
     for store in status.stores:
         about = f"store of broker {store.broker}"
         if store.state == "full":
@@ -236,6 +240,29 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
             text += f"{status.min_free >> 20} MiB nothing new is taken (REL-26)"
             mend = f"make room on the disk of {store.path}:"
             yield warning("D43", about, text, mend, _disk(store.path))
+
+
+def _stores_on_server(status: InstanceStatus, server: ServerStatus) -> Iterator[Finding]:
+    """Yield where the stores are, and what keeps the server from serving them."""
+    about = f"stores in {server.place}"
+    if server.waits_for_standby and not server.standbys:
+        mend = "start the standby, or take it out of synchronous_standby_names of the server"
+        yield error("D81", about, server.redundancy, mend)
+    else:
+        schemas = ", ".join(store.schema for store in status.stores)
+        mend = "" if server.standbys else "a synchronous standby keeps each message on two machines"
+        text = f"PostgreSQL {server.version}, schemas {schemas}: {server.redundancy}"
+        yield info("D81", about, text, mend)
+    for store in status.stores:
+        one = f"store of broker {store.broker}"
+        if store.state == "full":
+            mend = "make room on the disk of the server; it goes on by itself"
+            yield error("D43", one, store.reason or "the disk of the server is full", mend)
+        elif store.state == "slow":
+            mend = "see what holds the server up: pg_stat_activity shows what its sessions wait for"
+            yield warning("D51", one, store.reason, mend)
+        elif store.state in ("refused", "missing", "read_only"):
+            yield error("D42", one, store.reason or "it can only be read")
 
 
 def _disk(path: str) -> str:

@@ -225,6 +225,10 @@ CODES: Final[dict[str, Code]] = {
         "Logins of other instances were refused in the last hour.",
         "If it is a peer of yours, do what the reason says; strangers are kept out.",
     ),
+    "D81": Code(
+        "The stores are on a database server, with the number of machines that have each message.",
+        "Where commits wait, start the standby; with one machine only, give the server a standby.",
+    ),
     "D79": Code(
         "Settings or objects let others in, or let messages leave in clear.",
         "If this is not meant, change what the text names; if it is, nothing has to be done.",

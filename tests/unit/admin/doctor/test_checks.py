@@ -41,6 +41,7 @@ from brokerd.telemetry.status import (
     PublicGrant,
     QueueStatus,
     RefusedLogins,
+    ServerStatus,
     StoreStatus,
     foreign_key,
 )
@@ -395,6 +396,36 @@ def test_what_everybody_may_send_or_receive_is_information() -> None:
     assert [(one.code, one.level, one.text) for one in found] == [
         ("D70", Level.INFO, "open to everybody: send on urn:news")
     ]
+
+
+@pytest.mark.rule("REL-56", "MON-22")
+@pytest.mark.parametrize(
+    ("more", "level", "word"),
+    [
+        ({"redundancy": "one machine"}, Level.INFO, "PostgreSQL 15.1, schemas main: one machine"),
+        ({"waits_for_standby": True, "standbys": ("db2",)}, Level.INFO, "PostgreSQL 15.1"),
+        ({"waits_for_standby": True, "redundancy": "commits wait"}, Level.ERROR, "commits wait"),
+    ],
+)
+def test_the_server_of_the_stores_is_told_and_that_commits_wait_is_an_error(
+    more: dict[str, Any], level: Level, word: str
+) -> None:
+    server = ServerStatus(place="postgresql://db/x", version="15.1", **more)
+    stores = (StoreStatus(broker="main", schema="main"),)
+    (found,) = examine(told(server=server, stores=stores))
+    assert (found.code, found.level, found.about) == ("D81", level, "stores in postgresql://db/x")
+    assert word in found.text
+
+
+@pytest.mark.rule("REL-56", "MON-22")
+@pytest.mark.parametrize(
+    ("state", "code"), [("full", "D43"), ("slow", "D51"), ("refused", "D42"), ("missing", "D42")]
+)
+def test_what_ails_a_store_on_a_server_names_no_file(state: str, code: str) -> None:
+    server = ServerStatus(place="postgresql://db/x")
+    stores = (StoreStatus(broker="main", schema="main", state=state, reason="why"),)
+    _, found = examine(told(server=server, stores=stores))
+    assert (found.code, found.about, found.commands) == (code, "store of broker main", ())
 
 
 def test_connections_refused_long_ago_are_told_but_do_not_count() -> None:
