@@ -14,7 +14,7 @@ from brokerd.errors import CopyFailed, StoreDamaged, StoreFault
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.copying.ends import Facts, Staging, highest_keys, read_facts
 from brokerd.storage.copying.places import SchemaPlace
-from brokerd.storage.copying.rows import NUMBERED, TABLES, Row
+from brokerd.storage.copying.rows import NUMBERED, Row
 from brokerd.storage.move_marks import Moved, Unfinished
 from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connection import (
@@ -38,6 +38,8 @@ _OBJECTS: Final = (
     "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
     " WHERE n.nspname = ? ORDER BY c.relname = 'alembic_version' DESC, c.relname LIMIT 1"
 )
+
+_ALL_TABLES: Final = "SELECT tablename::text FROM pg_tables WHERE schemaname = ?"
 
 
 class _End:
@@ -188,9 +190,9 @@ class ServerTarget(_End):
         with _failing(self.place):
             roll_back(self.connection)
             with transaction(self.connection):
-                for table in reversed(TABLES):
-                    self.connection.execute(f"DROP TABLE IF EXISTS {table.name}")
-                self.connection.execute("DROP TABLE IF EXISTS alembic_version")
+                found = self.connection.execute(_ALL_TABLES, (self.place.schema,)).fetchall()
+                for (name,) in found:  # all of them are of the copy
+                    self.connection.execute(f'DROP TABLE IF EXISTS "{name}" CASCADE')
 
     def set_numbers(self, numbers: dict[str, int]) -> None:
         """Set the highest key that each numbered table has given."""
