@@ -86,12 +86,8 @@ async def test_a_network_that_is_cut_without_a_word_is_noticed(
     daemons, relay, relayed, monkeypatch, when
 ):
     """After a second instead of six, so that the test is quick."""
-    changed = {socket.TCP_USER_TIMEOUT: 1000, socket.TCP_KEEPIDLE: 1}
-    monkeypatch.setattr(
-        connection,
-        "_ALIVE",
-        tuple((level, name, changed.get(name, value)) for level, name, value in connection._ALIVE),
-    )
+    quick = {"TCP_USER_TIMEOUT": 1000, "TCP_KEEPIDLE": 1}
+    monkeypatch.setattr(connection, "_ALIVE", tuple((dict(connection._ALIVE) | quick).items()))
     daemon = await daemons.open(*relayed)
     await daemon.begin()
     held = relay.hold(FLUSH)
