@@ -50,7 +50,7 @@ class StorePlaces:
             version=facts.version,
             redundancy=facts.redundancy,
             standbys=facts.standbys,
-            waits_for_standby=bool(facts.wanted_standbys),
+            waits_for_standby=bool(facts.wanted_standbys) and facts.sees_standbys,
         )
 
     def place_of(self, name: str) -> StoreStatus:

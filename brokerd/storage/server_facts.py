@@ -16,6 +16,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the synchronous standbys that are connected now."""
     wanted_standbys: str = ""
     """The server's `synchronous_standby_names`; empty = a commit waits for no standby."""
+    sees_standbys: bool = True
+    """Whether the server shows the daemon's role which standbys are connected."""
     sizes: dict[str, int] = {}
     """Bytes of each schema that was asked for."""
 
@@ -24,6 +26,11 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many machines a confirmed commit is on, as text."""
         if not self.wanted_standbys:
             return "one machine: no synchronous standby"
+        if not self.sees_standbys:
+            return (
+                f"commits wait for synchronous standbys ({self.wanted_standbys}); to see which are "
+                "connected: GRANT pg_read_all_stats to the daemon's role"
+            )
         if not self.standbys:
             return f"no synchronous standby is connected ({self.wanted_standbys}): commits wait"
         return f"synchronous standbys: {', '.join(self.standbys)}"

@@ -154,7 +154,7 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     standbys: tuple[str, ...] = ()
     """Names of the synchronous standbys that are connected."""
     waits_for_standby: bool = False
-    """Whether a commit waits for a standby."""
+    """Whether a commit waits for a standby, as far as the server shows its standbys."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ _STANDBYS: Final = (
     "SELECT application_name FROM pg_stat_replication"
     " WHERE sync_state IN ('sync', 'quorum') AND state = 'streaming' ORDER BY 1"
 )
+_SEES: Final = "SELECT pg_has_role('pg_read_all_stats', 'USAGE')"
 _SIZE: Final = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
     " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind = 'r'"
@@ -147,5 +148,6 @@ def read_facts(server: ServerConnection, shown: str, schemas: Iterable[str]) -> 
         version=str(value("SELECT current_setting(?)", "server_version")).split(" ")[0],
         standbys=tuple(name for (name,) in server.execute(_STANDBYS)),
         wanted_standbys=str(value("SELECT current_setting(?)", "synchronous_standby_names") or ""),
+        sees_standbys=bool(value(_SEES)),
         sizes={name: int(str(value(_SIZE, name) or 0)) for name in schemas},
     )
