@@ -35,6 +35,15 @@ MEMORY = Path("/dev/shm")
 ROOM = 4 * 1024**3
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--engine",
+        choices=["files", "postgresql"],
+        default="files",
+        help="where the stores of integration tests in virtual time are",
+    )
+
+
 def pytest_configure():
     # With a mask of 002 what tests make in place of a daemon would be refused by it (SX-24).
     os.umask(0o022)

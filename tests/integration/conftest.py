@@ -5,11 +5,29 @@ that damage a store on purpose have the mark `damages_stores`.
 """
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
+from brokerd.storage.postgresql.executor import InlineOnServer
+from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.store import Store
 from brokerd.testing import left
+from tests.integration import one_daemon
+
+
+@pytest.fixture(autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--engine=postgresql`, the stores of `one_daemon` are on a server."""
+    if request.config.getoption("--engine") != "postgresql":
+        return
+    url, numbers = request.getfixturevalue("postgresql_url"), count(1)
+
+    def on_server() -> InlineOnServer:
+        prefix = f"daemon{next(numbers)}_"
+        return InlineOnServer(url, ServerOptions(require_durable=False, schema_prefix=prefix))
+
+    monkeypatch.setattr(one_daemon, "default_executor", on_server)
 
 
 @pytest.fixture(autouse=True)

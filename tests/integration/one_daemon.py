@@ -60,6 +60,10 @@ OBJECTS: dict[str, Any] = {
 }
 
 
+default_executor: Callable[[], Executor] = Inline
+"""Makes what runs the SQL of a daemon's stores; `--engine=postgresql` puts another one here."""
+
+
 class Log:
     """Keeps what was logged."""
 
@@ -89,7 +93,7 @@ class Daemon:
         """The machine it believes to be on."""
         self.disk: Disk | None = None
         """The file system it believes to be on."""
-        self.executor: Executor = Inline()
+        self.executor = default_executor()
         """Runs the SQL of its stores."""
         self.metrics: Callable[[BootId], MetricsLog] | None = None
         """Makes the metrics log of a boot; without it there is none."""
@@ -227,8 +231,8 @@ def live_of(daemon: Daemon, handle: bytes) -> Live:
 _ON_SHELVES = " UNION ALL ".join(f"SELECT * FROM {table_at(number)}" for number in SHELVES)
 WAITING = (
     "(SELECT * FROM (SELECT * FROM queue_messages UNION ALL"
-    f" SELECT * FROM ({_ON_SHELVES}) WHERE queuing_order NOT IN ({NOTED}))"
-    f" WHERE endpoint_key NOT IN ({DROPPED}))"
+    f" SELECT * FROM ({_ON_SHELVES}) AS shelved WHERE queuing_order NOT IN ({NOTED})) AS stored"
+    f" WHERE endpoint_key NOT IN ({DROPPED})) AS queue_messages"
 )
 """Messages that wait for local services: what was received from a shelf may stay there for a while,
 and so may what an ended dialog had unread (design D4); elsewhere a sweep deletes it."""
