@@ -357,8 +357,8 @@ async def test_one_that_blocks_the_loop_of_the_daemon_is_named_with_its_stack(
     ("handler", "words", "ended"),
     [
         ("stock:raises", "ValueError: the shelf fell over", "the shelf fell over"),
-        ("stock:leaves_open", "transaction", "(ACT-23)"),
-        ("stock:exits_in_the_middle", "in the middle of a transaction", "(ACT-23)"),
+        ("stock:leaves_open", "transaction", "with a transaction open"),
+        ("stock:exits_in_the_middle", "in the middle of a transaction", "with a transaction open"),
         ("stock:dies_in_the_middle", "in the middle of a transaction", "killed by SIGSEGV"),
     ],
 )

@@ -28,6 +28,8 @@ from brokerd.storage.options import StoreOptions
 from brokerd.storage.verifying import verify
 from tests.contract.test_backup import begun, counts, pair
 
+pytestmark = pytest.mark.of_files("a backup chain has the pages of files")
+
 OFTEN_FOLDED = StoreOptions(checkpoint_pages=20)
 KEEP = Settings(timedelta(days=7), timedelta(days=1))
 one_executor = pytest.mark.parametrize("executor", ["threaded"], indirect=True)
