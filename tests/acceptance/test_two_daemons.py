@@ -37,6 +37,7 @@ def test_a_second_daemon_waits_says_so_and_takes_over_after_a_kill(
             until(lambda: waits(second), "the second waits")
             with brokerd.sync.connect(first.address, broker="main") as client:
                 send(client, range(3))
+            until((second.data_dir / "brokerd.sock").exists, "the second answers")
             with pytest.raises(BrokerUnavailable, match="held by a daemon on"):
                 brokerd.sync.connect(second.address, broker="main")
             said = second.run("status", "-c", str(second.settings))

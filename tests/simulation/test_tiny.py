@@ -113,6 +113,7 @@ NOT_TINY = {
             "request_timeout",
         )
     },
+    "store.takeover_after": "the stores of a simulated instance are files",
     "clients.max_transaction_age": "a worker's transaction waits as long as its receive",
     "endpoint.port": "no limit",
     "endpoint.forward_size_mb": "0 is no forwarding at all",
