@@ -3,7 +3,8 @@
 #   PYTHON=/path/to/python3.11   the interpreter .venv is made with
 #   ARGS="..."                   more arguments for demo, test, unit, sim, soak-sim, integration and cov
 #   SOAK_FROM=100000             the first seed of soak-sim
-#   JOBS=n                       processes that run the tests (default: one for each processor)
+#   JOBS=n                       processes that run the tests (default: one more than processors,
+#                              as many tests wait for another process)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 #   KILLS=25 SEED=1              how often soak-kill kills, and its seed
 #   MINUTES=10 RUNS=1 SEED=1 FORM=two|forwarder|activated STREAM=dir
@@ -17,7 +18,7 @@
 PYTHON =
 ARGS =
 SOAK_FROM = 100000
-JOBS = auto
+JOBS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MACHINES = 20000
 MINUTES = 10
 RUNS = 1
