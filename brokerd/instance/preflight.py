@@ -31,6 +31,7 @@ from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.storage.file_checks import (
     is_missing,
+    is_moved,
     read_known_brokers,
     refusals_of,
     refuse_contracts_in_use,
@@ -148,10 +149,12 @@ def _stray_problems(start: Start) -> Iterator[ConfigError]:
     settings = start.settings
     if settings.is_on_server:
         for stray in sorted(settings.instance.data_dir.glob("*.db")):
+            if is_moved(stray):
+                continue
             yield ConfigError(
                 f"store.url says that the stores are in {shown(settings.store.url)}, but {stray} "
                 "is there as well: its messages would be left",
-                hint="take store.url out and let its dialogs end, then move the file away",
+                hint="move the stores with their dialogs: brokerd store copy -c FILE --to URL",
             )
     for name in settings.mirroring.brokers:
         if (stray := settings.instance.data_dir / f"{name}.db").exists():

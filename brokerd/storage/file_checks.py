@@ -8,7 +8,7 @@ Fails:  with the error that opening the file would raise.
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from brokerd.storage.known_brokers import Known
 from brokerd.storage.lock import is_held, refuse_if_held
 from brokerd.storage.log_check import HAS_LOG, refuse_loss
 from brokerd.storage.log_head import has_log, index_path, log_path
+from brokerd.storage.move_marks import Moved, read_mark
 from brokerd.storage.moved_files import file_at
 from brokerd.storage.private_files import refuse_unsafe
 from brokerd.storage.schema import REVISIONS, check_objects, read_revision, refuse_code
@@ -198,6 +199,16 @@ def reading(path: Path, *, with_log: bool = True) -> Iterator[Connection]:
 def unreadable(path: Path, error: sqlite3.Error) -> StoreDamaged:
     """Return the error for a file that SQLite cannot read."""
     return StoreDamaged(f"{path} cannot be read: {error}")
+
+
+def is_moved(path: Path) -> bool:
+    """Return whether a file is marked as moved, so that no message waits in it (REL-61).
+
+    False if that cannot be determined."""
+    with suppress(sqlite3.DatabaseError, OSError), reading(path) as connection:
+        found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        return len(found) == 1 and isinstance(read_mark(str(found[0][0])), Moved)
+    return False
 
 
 def is_missing(path: Path) -> bool:

@@ -136,13 +136,13 @@ def test_dialogs_of_two_daemons_go_on_while_one_is_moved_there_and_back(  # noqa
         refused = east.serve()  # the settings still name the files
         assert refused.returncode == 65
         assert "was moved to postgresql://" in refused.stderr
-        put_away(east, "marked")
         use(east, url)
         with east.serving() as daemon:
             with brokerd.sync.connect(east.address, broker="main") as other:
                 drain(other, there, len(DIALOGS) * ALL - 7)
             stop(daemon)
         use(east, None)
+        put_away(east, "marked")
         moved = east.run(*words, "--from", url)
         assert moved.returncode == 0, moved.stderr
         with east.serving() as daemon:

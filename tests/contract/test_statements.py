@@ -52,7 +52,8 @@ def texts_in(value: object, seen: set[int]) -> Iterator[str]:
         yield from texts_in(made.bind({key: [None] for key in made._lists})[0], seen)
     elif isinstance(value, Texts):
         yield plain(value[1])
-        yield many_rows(value[1], tuple(column_type(one) for one in value.columns))
+        types = tuple(column_type(one) for one in value.columns)
+        yield plain(many_rows(value[1], types))
     elif isinstance(value, dict):
         for each in value.values():
             yield from texts_in(each, seen)
