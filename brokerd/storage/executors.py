@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from brokerd.clock import Clock
-from brokerd.ids import IdSource
 from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.connections import BUSY_SECONDS, KEPT_PRAGMAS, WRITE_PRAGMAS, Connection
 from brokerd.storage.file_checks import is_missing
-from brokerd.storage.opening import NewStore, Opened, open_file
+from brokerd.storage.opening import Opened, Wanted, open_file
 from brokerd.storage.readers import AsyncReader, InlineReader, Reader
 from brokerd.storage.server_facts import ServerFacts
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, soon
@@ -28,17 +27,8 @@ class Executor(Protocol):
         """Run a long function once."""
         ...
 
-    async def open(
-        self,
-        path: Path,
-        *,
-        ids: IdSource,
-        clock: Clock,
-        create: NewStore | None,
-        name: str | None,
-        fault: Callable[[str], None],
-    ) -> Opened:
-        """Open the store of this name; the arguments are those of `open_file`."""
+    async def open(self, path: Path, wanted: Wanted) -> Opened:
+        """Open the store of this name."""
         ...
 
     async def is_missing(self, path: Path) -> bool:
@@ -65,28 +55,9 @@ class _InFiles:
         """Run a long function once."""
         raise NotImplementedError  # each executor has its own way
 
-    async def open(
-        self,
-        path: Path,
-        *,
-        ids: IdSource,
-        clock: Clock,
-        create: NewStore | None,
-        name: str | None,
-        fault: Callable[[str], None],
-    ) -> Opened:
+    async def open(self, path: Path, wanted: Wanted) -> Opened:
         """Open the file."""
-        return await self.call(
-            lambda: open_file(
-                path,
-                ids=ids,
-                clock=clock,
-                create=create,
-                name=name,
-                fault=fault,
-                kept=self.kept(path),
-            )
-        )
+        return await self.call(lambda: open_file(path, **wanted._asdict(), kept=self.kept(path)))
 
     async def is_missing(self, path: Path) -> bool:
         """Return whether there is no such file."""

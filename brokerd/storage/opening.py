@@ -66,6 +66,19 @@ class NewStore(msgspec.Struct, frozen=True):
     """Objects of the store in addition to the objects of every broker."""
 
 
+class Wanted(NamedTuple):
+    """A request to open a store, whichever engine has it."""
+
+    ids: IdSource
+    clock: Clock
+    create: NewStore | None
+    """The store to make if there is none; None = it has to be there."""
+    name: str | None
+    """The broker whose store it must be; None = any."""
+    fault: Callable[[str], None]
+    """A hook of tests, called at each step (HK-6)."""
+
+
 class StoreIdentity(msgspec.Struct, frozen=True):
     """The facts about a store: its broker, its instance, its history."""
 

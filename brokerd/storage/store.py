@@ -54,6 +54,7 @@ from brokerd.storage.opening import (
     NewStore,
     Opened,
     StoreIdentity,
+    Wanted,
     change_facts,
     read_epoch,
 )
@@ -201,9 +202,7 @@ class Store:
         """
         chosen = options or StoreOptions()
         opening = asyncio.ensure_future(
-            executor.open(
-                path, ids=ids, clock=clock, create=create, name=name, fault=fault or no_fault
-            )
+            executor.open(path, Wanted(ids, clock, create, name, fault or no_fault))
         )
         try:
             opened = await asyncio.shield(opening)

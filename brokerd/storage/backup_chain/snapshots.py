@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from xxhash import xxh3_128_digest
@@ -216,23 +216,23 @@ def held_together(paths: Sequence[Path]) -> Iterator[tuple[list["Held"], bool]]:
         yield held, False
 
 
-class Held:
+class Held(Protocol):
     """A store whose snapshot is held."""
 
     snapshot: Snapshot
 
     def begin(self) -> None:
         """Begin the snapshot, or begin it anew. `Unsettled`: that was not possible."""
-        raise NotImplementedError
+        ...
 
     @property
     def is_latest(self) -> bool:
         """Whether nothing was committed since the snapshot began."""
-        raise NotImplementedError
+        ...
 
     def end(self) -> None:
         """Let go of the snapshot. `Unsettled`: what was read is not of one moment."""
-        raise NotImplementedError
+        ...
 
 
 @contextmanager

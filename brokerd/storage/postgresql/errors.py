@@ -31,8 +31,6 @@ _CONSTRAINT: Final = "23"
 """Class of the SQLSTATEs of violated constraints."""
 FENCED: Final = "22012"
 """SQLSTATE of a division by zero, by which a flush of one statement ends at its fence."""
-NOT_REPRESENTABLE: Final = "22021"
-"""SQLSTATE of a text with a character that PostgreSQL cannot store: NUL."""
 
 
 class ServerError(sqlite3.OperationalError):  # what the commit pipeline handles

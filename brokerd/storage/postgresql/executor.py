@@ -13,10 +13,9 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.ids import IdSource
 from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
-from brokerd.storage.opening import NewStore, Opened
+from brokerd.storage.opening import Opened, Wanted
 from brokerd.storage.postgresql import survey
 from brokerd.storage.postgresql.connection import (
     HISTORY,
@@ -66,16 +65,7 @@ class _OnServer:
         """Run a long function once."""
         return await self._run(function)
 
-    async def open(
-        self,
-        path: Path,
-        *,
-        ids: IdSource,
-        clock: Clock,
-        create: NewStore | None,
-        name: str | None,
-        fault: Callable[[str], None],
-    ) -> Opened:
+    async def open(self, path: Path, wanted: Wanted) -> Opened:
         """Open the store of this name."""
         return await self._run(
             functools.partial(
@@ -84,11 +74,7 @@ class _OnServer:
                 path,
                 schema=self._schema(path),
                 options=self._options,
-                ids=ids,
-                clock=clock,
-                create=create,
-                name=name,
-                fault=fault,
+                wanted=wanted,
             )
         )
 

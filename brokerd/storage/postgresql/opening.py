@@ -11,11 +11,10 @@ from typing import Final
 
 import msgspec
 
-from brokerd.clock import Clock
 from brokerd.errors import StoreDamaged, StoreFault, StoreFull
-from brokerd.ids import IdSource, Incarnation
+from brokerd.ids import Incarnation
 from brokerd.storage.connections import transaction
-from brokerd.storage.opening import NewStore, Opened, count_and_load, write_first_rows
+from brokerd.storage.opening import Opened, Wanted, count_and_load, write_first_rows
 from brokerd.storage.postgresql import history, ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
 from brokerd.storage.postgresql.errors import STANDBY, ServerError
@@ -70,15 +69,11 @@ def open_schema(
     *,
     schema: str,
     options: ServerOptions,
-    ids: IdSource,
-    clock: Clock,
-    create: NewStore | None,
-    name: str | None,
-    fault: Callable[[str], None],
+    wanted: Wanted,
 ) -> Opened:
     """Own, check and open the store in a schema, and count the open; make it if it is missing.
 
-    `path`: the name of the store, for messages. `name`: the broker whose store it must be.
+    `path`: the name of the store, for messages.
 
     Raises:
         StoreLocked: another daemon has the store.
@@ -101,11 +96,7 @@ def open_schema(
             path,
             schema=schema,
             options=options,
-            ids=ids,
-            clock=clock,
-            create=create,
-            name=name,
-            fault=fault,
+            wanted=wanted,
         )
     except BaseException as error:
         connection.close()  # it may have the lock of the store
@@ -131,33 +122,31 @@ def _open(
     *,
     schema: str,
     options: ServerOptions,
-    ids: IdSource,
-    clock: Clock,
-    create: NewStore | None,
-    name: str | None,
-    fault: Callable[[str], None],
+    wanted: Wanted,
 ) -> Opened:
     connection = as_connection(server)
     check_server(server, options)
     ownership.own(connection, schema, options.lock_wait)
     made = False
     if connection.execute("SELECT to_regclass('alembic_version') IS NULL").fetchone()[0]:
-        if create is None:
+        if wanted.create is None:
             raise StoreDamaged(f"there is no store {schema} in this database")
         with transaction(connection):
             server.execute_all([f'CREATE SCHEMA IF NOT EXISTS "{schema}"', *definitions()])
-            incarnation = Incarnation(ids.fresh())
-            write_first_rows(connection, create, incarnation, clock.utc())
+            incarnation = Incarnation(wanted.ids.fresh())
+            write_first_rows(connection, wanted.create, incarnation, wanted.clock.utc())
         made = True
     elif read_revision(connection, path) != REVISIONS[-1]:
         upgrade(server, path)
     check_objects(connection, path)
-    if name is not None:
+    if wanted.name is not None:
         (found,) = connection.execute("SELECT broker_name FROM store").fetchone()
-        if found != name:
-            raise StoreDamaged(f"{schema} is the store of broker {found}, not of {name}")
-    has_new_history = history.continue_or_begin(connection, ids)
-    opened = count_and_load(connection, path, ownership.ServerLock(server.close), fault=fault)
+        if found != wanted.name:
+            raise StoreDamaged(f"{schema} is the store of broker {found}, not of {wanted.name}")
+    has_new_history = history.continue_or_begin(connection, wanted.ids)
+    opened = count_and_load(
+        connection, path, ownership.ServerLock(server.close), fault=wanted.fault
+    )
     return opened._replace(is_new=made, has_new_history=has_new_history)
 
 
