@@ -13,6 +13,7 @@ queues on 64 dialogs each begin 4,096 while they are measured.
 
 import asyncio
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -20,10 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from peerbench.api import Client as BaseClient
 from peerbench.api import Server as BaseServer
-from peerbench.api import free_port
+from peerbench.api import free_port, wait_port
 
 from brokerd.client.session import Session, connect
 from brokerd.client.tls import Tls
@@ -56,6 +58,7 @@ listen = "{clients}"
 listen = ["127.0.0.1"]
 port = {port}
 {transport}
+{store}
 """
 HOST = os.environ.get("BROKERD_BENCH_HOST", "192.0.2.1")
 """Address beyond loopback that this machine has: only there do clients have to encrypt.
@@ -85,12 +88,17 @@ class Server(BaseServer):
         over_tcp: bool = False,
         tls: bool = False,
         secured: bool = False,
+        postgresql: bool = False,
+        standby: bool = False,
     ) -> None:
         """Describe a row.
 
         `over_tcp`: clients connect by TCP on loopback, and with `tls` encrypted. Between linked
-        daemons `tls` encrypts the connection, and `secured` the dialogs from end to end as well."""
+        daemons `tls` encrypts the connection, and `secured` the dialogs from end to end as well.
+        `postgresql`: the stores are in a server that the row starts, whose commits wait for a
+        second one with `standby`."""
         super().__init__()
+        self._cluster = Cluster(self, standby=standby) if postgresql else None
         self._in_transactions = in_transactions
         self._over_tcp, self._tls, self._secured = over_tcp, tls, secured
         self._client_ports: dict[str, int] = {}
@@ -109,6 +117,8 @@ class Server(BaseServer):
 
     def launch(self) -> None:
         """Start the daemons, each in a directory of its own, and wait for their sockets."""
+        if self._cluster is not None:
+            self._cluster.launch()
         for side in self._sides:
             self._ports[side], self._client_ports[side] = free_port(), free_port()
         for side in self._sides:
@@ -121,6 +131,7 @@ class Server(BaseServer):
                     clients=self._listen(side),
                     port=self._ports[side],
                     transport="" if self._tls and len(self._sides) > 1 else PLAIN,
+                    store="" if self._cluster is None else self._cluster.store,
                 )
             )
             objects.write_text(OBJECTS.format(dialogs="on" if self._secured else "off"))
@@ -223,6 +234,66 @@ class Server(BaseServer):
                     await session.create(
                         "remote_service_binding", f"to_{service}", service=service, principal=peer
                     )
+
+
+class Cluster:
+    """The PostgreSQL servers of a row, with their settings at their defaults."""
+
+    def __init__(self, server: Server, *, standby: bool) -> None:
+        """Describe them."""
+        self._server, self._standby = server, standby
+        self._as: dict[str, Any] = {}
+        if os.getuid() == 0:
+            owner = pwd.getpwnam("postgres")
+            self._as = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+        self._owner = self._as.get("user", os.getuid())
+        self.store = ""
+        """The settings of a daemon whose stores are there."""
+
+    def launch(self) -> None:
+        """Start a server, and a standby that its commits wait for if there is to be one."""
+        primary = self._folder("primary")
+        self._run("initdb", "-D", primary, "-A", "trust", "-U", "bench", "-E", "UTF8", "-N")
+        port = self._spawn(primary)
+        if self._standby:
+            second = self._folder("standby")
+            self._run("pg_basebackup", "-D", second, "-h", "127.0.0.1", "-p", port, "-U", "bench",
+                      "-R", "-N", "-c", "fast", "-d", "application_name=second")  # fmt: skip
+            self._spawn(second)
+            for line in ("ALTER SYSTEM SET synchronous_standby_names = second",
+                         "SELECT pg_reload_conf()"):  # fmt: skip
+                self._run("psql", "-h", "127.0.0.1", "-p", port, "-U", "bench", "-d", "postgres",
+                          "-qc", line)  # fmt: skip
+        url = f"postgresql://bench@127.0.0.1:{port}/postgres"
+        required = "\nrequire_standby = true" if self._standby else ""
+        self.store = f'[store]\nurl = "{url}"{required}'
+
+    def _folder(self, name: str) -> str:
+        made = Path(self._server.root) / name
+        made.mkdir(mode=0o700)
+        os.chown(made, self._owner, -1)
+        return str(made)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [_binary(program), *arguments]
+        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, **self._as)
+
+    def _spawn(self, data: str) -> str:
+        port = free_port()
+        options = ["listen_addresses=127.0.0.1", "unix_socket_directories="]
+        process = self._server.spawn(
+            [_binary("postgres"), "-D", data, "-p", str(port)]
+            + [word for one in options for word in ("-c", one)],
+            cwd="/",
+            **self._as,
+        )
+        wait_port(port, process)
+        return str(port)
+
+
+def _binary(name: str) -> str:
+    """Debian keeps the programs of each version in a folder of its own."""
+    return str(max(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), default=name))
 
 
 async def connect_to(ep: dict[str, object], *, wait: float = 0) -> Session:
@@ -329,6 +400,8 @@ class Client(BaseClient):
 SERVERS = {
     "brokerd": Server(),
     "brokerd-transactions": Server(in_transactions=True),
+    "brokerd-postgresql": Server(postgresql=True),
+    "brokerd-postgresql-standby": Server(postgresql=True, standby=True),
     "brokerd-link": Server(linked=True),
     "brokerd-tcp": Server(over_tcp=True),
     "brokerd-tls": Server(over_tcp=True, tls=True),
