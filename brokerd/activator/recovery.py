@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.errors import StoreLocked
-from brokerd.storage.private_files import make_private_directory, open_private
+from brokerd.storage.files.private_files import make_private_directory, open_private
 
 _OWN: Final = "activator.lock"
 

@@ -40,7 +40,7 @@ from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.credential_verbs import CredentialVerb
 from brokerd.protocol.pairing_verbs import PairingVerb
-from brokerd.storage.catalog import CatalogChanges
+from brokerd.storage.rows.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
 

@@ -28,7 +28,7 @@ from brokerd.security.certificates import show_id
 from brokerd.security.credentials import Installed, Kind, Principal, Purpose
 from brokerd.security.rotation import Changes, Ends, Offered, compare, prove, read_offered
 from brokerd.security.tls import Identity
-from brokerd.storage.credentials import CredentialChange
+from brokerd.storage.rows.credentials import CredentialChange
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CERTIFICATE

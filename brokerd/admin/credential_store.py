@@ -37,10 +37,10 @@ from brokerd.security.credentials import (
 )
 from brokerd.security.dialog_certificates import make_dialog_certificate
 from brokerd.security.master_key import MasterKey, Random
-from brokerd.storage import credentials as stored
 from brokerd.storage.connections import Connection
-from brokerd.storage.credentials import CredentialChange
-from brokerd.storage.key_file import NAME, make_key, read_keys, set_aside
+from brokerd.storage.files.key_file import NAME, make_key, read_keys, set_aside
+from brokerd.storage.rows import credentials as stored
+from brokerd.storage.rows.credentials import CredentialChange
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log

@@ -28,7 +28,7 @@ from brokerd.security.grants import (
     check_object,
     parse_grant,
 )
-from brokerd.storage import grants as stored
+from brokerd.storage.rows import grants as stored
 from brokerd.telemetry.audit import Action
 from brokerd.telemetry.audit import Entry as AuditEntry
 from brokerd.telemetry.log import Log

@@ -22,9 +22,9 @@ from brokerd.errors import InUse, NoMasterKey, StoreFull
 from brokerd.ids import BrokerId
 from brokerd.security.kept_keys import context_of
 from brokerd.security.master_key import MOST_FORMER, SIZE, MasterKey, Random
-from brokerd.storage.credentials import CredentialChange
-from brokerd.storage.dialog_keys import has_keys, renew_some
-from brokerd.storage.key_file import NAME, write_keys
+from brokerd.storage.files.key_file import NAME, write_keys
+from brokerd.storage.rows.credentials import CredentialChange
+from brokerd.storage.rows.dialog_keys import has_keys, renew_some
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log

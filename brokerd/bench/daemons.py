@@ -25,7 +25,7 @@ from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.config.bounds import MAX_SOCKET_PATH
 from brokerd.errors import DaemonUnreachable, ProcessEnded, UsageError
-from brokerd.storage.private_files import make_private_directory
+from brokerd.storage.files.private_files import make_private_directory
 
 START_LIMIT = 30.0
 _STOP_LIMIT = 30.0

@@ -39,7 +39,7 @@ from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
-from brokerd.storage.message_counts import Tally
+from brokerd.storage.rows.message_counts import Tally
 from brokerd.storage.store import QueuePage
 
 LEAST = 32

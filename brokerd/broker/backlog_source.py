@@ -13,7 +13,7 @@ from brokerd.broker.backlog import Place, Source
 from brokerd.broker.state import Group, Live
 from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.ids import EndpointKey, MessageId, QueueKey
-from brokerd.storage.message_counts import Tally
+from brokerd.storage.rows.message_counts import Tally
 from brokerd.storage.store import QueuePage, Store
 
 

@@ -43,9 +43,9 @@ from brokerd.model import Contract, MessageType, Queue, QueueStatus, Service
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
-from brokerd.storage.ended_dialogs import LeftOutgoing
+from brokerd.storage.rows.catalog import Catalog
+from brokerd.storage.rows.ended_dialogs import LeftOutgoing
 from brokerd.storage.store import OutgoingPage, Store
 
 LIFETIMES: Final = "lifetimes"

@@ -33,7 +33,7 @@ from brokerd.protocol.headers import trace_of
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import Changes, HeldRow, QueueRow
-from brokerd.storage.held_groups import RecoveredGroup
+from brokerd.storage.rows.held_groups import RecoveredGroup
 from brokerd.storage.store import Store
 
 Received = list[tuple["QueueState", list["Taken"]]]

@@ -23,7 +23,7 @@ from brokerd.ids import show
 from brokerd.model import RetentionLimit, RetentionPolicy
 from brokerd.protocol.headers import flags_of
 from brokerd.storage.changes import Changes, RetainedRow, Trim
-from brokerd.storage.retention import SENT, Kept
+from brokerd.storage.rows.retention import SENT, Kept
 from brokerd.units import counted
 
 

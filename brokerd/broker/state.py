@@ -24,7 +24,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.security.kept_keys import DialogKeys
 from brokerd.storage.changes import HeldRow, QueueRow
-from brokerd.storage.retention import Kept
+from brokerd.storage.rows.retention import Kept
 
 
 class HomeQueue(Protocol):

@@ -25,7 +25,7 @@ from brokerd.model import MSDB
 from brokerd.security.certificates import DAYS, make_certificate
 from brokerd.security.credentials import Kind, principal_name
 from brokerd.security.pem import PRIVATE_KEY, to_pem
-from brokerd.storage.private_files import make_private_directory, write_private
+from brokerd.storage.files.private_files import make_private_directory, write_private
 
 SERVER: Final = "server.pem"
 """Name of the file with the certificates of the instance that the program connects to."""

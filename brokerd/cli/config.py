@@ -96,7 +96,7 @@ def _is_of_another_user(file: Path, settings: Settings) -> bool:
 
     Files that this user cannot read would seem to be wrong, so they are not checked (BI-C5).
     """
-    from brokerd.storage.private_files import other_user_of  # noqa: PLC0415  # `show` needs no store
+    from brokerd.storage.files.private_files import other_user_of  # noqa: PLC0415  # `show` needs no store
 
     directory = settings.instance.data_dir
     user = other_user_of(directory)
@@ -115,7 +115,7 @@ def _start_problems(
 ) -> Iterator[BrokerError]:
     """Yield why a start would be refused, except for files and ports of the running daemon."""
     from brokerd.instance import preflight  # noqa: PLC0415  # `show` needs no store
-    from brokerd.storage.private_files import owner_of  # noqa: PLC0415
+    from brokerd.storage.files.private_files import owner_of  # noqa: PLC0415
 
     declared = declared or preflight.first_broker(settings)
     # The checking user may be root, or another than the daemon's.
@@ -190,7 +190,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
     """Warn of unsafe file permissions that do not keep the daemon's user from a start (SX-24)."""
-    from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
+    from brokerd.storage.files.private_files import owner_of, survey  # noqa: PLC0415
 
     user = owner_of(settings.instance.data_dir)
     for one in survey(settings.store_dirs, socket=settings.client_socket, user=user):

@@ -61,7 +61,7 @@ from brokerd.errors import (
 from brokerd.instance.preflight import check_start
 from brokerd.model import DEFAULT
 from brokerd.routing.address import normalise
-from brokerd.storage.private_files import other_user_of, owner_of
+from brokerd.storage.files.private_files import other_user_of, owner_of
 
 _PAIRS: Final = 10
 """Largest number of pairs of services that are checked after dialogs were watched."""

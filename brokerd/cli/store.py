@@ -23,8 +23,8 @@ from brokerd.ids import RandomIds
 from brokerd.process.exit_statuses import OK
 from brokerd.storage.copying.moving import verify_place
 from brokerd.storage.copying.places import is_url, place_of
-from brokerd.storage.lock import is_held
-from brokerd.storage.log_check import find_loss
+from brokerd.storage.files.lock import is_held
+from brokerd.storage.files.log_check import find_loss
 from brokerd.storage.loss_acceptance import accept_loss
 from brokerd.storage.verifying import Finding
 from brokerd.units import counted, show_size

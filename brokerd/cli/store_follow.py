@@ -24,8 +24,8 @@ from brokerd.process.exit_statuses import IO_ERROR, OK
 from brokerd.storage.backup_chain.follower import Added, Follower
 from brokerd.storage.backup_chain.follower import Settings as Kept
 from brokerd.storage.backup_chain.snapshots import Unsettled
-from brokerd.storage.moved_files import file_at
-from brokerd.storage.private_files import owner_of
+from brokerd.storage.files.moved_files import file_at
+from brokerd.storage.files.private_files import owner_of
 from brokerd.units import counted
 
 _SHARE: Final = 9

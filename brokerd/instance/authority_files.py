@@ -15,7 +15,7 @@ from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.security.authority import Authority, read_revoked
 from brokerd.security.certificates import Certificate
 from brokerd.security.names import Kind
-from brokerd.storage.private_files import open_secret
+from brokerd.storage.files.private_files import open_secret
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CERTIFICATE
 

@@ -28,7 +28,7 @@ from brokerd.model import MSDB
 from brokerd.objects.declarations import BROKER_NAME
 from brokerd.objects.declared import Declared
 from brokerd.storage.executors import Executor, Threaded
-from brokerd.storage.lock import refuse_if_held
+from brokerd.storage.files.lock import refuse_if_held
 from brokerd.transport.door import Door
 
 SUFFIX: Final = ".db"

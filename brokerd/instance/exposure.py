@@ -10,7 +10,7 @@ from brokerd.broker.broker import Broker
 from brokerd.config.exposure import OpenListener, in_clear
 from brokerd.config.settings import Settings
 from brokerd.model import MSDB
-from brokerd.storage.private_files import survey
+from brokerd.storage.files.private_files import survey
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
 from brokerd.telemetry.status import FileProblem

@@ -25,7 +25,7 @@ from brokerd.instance.report_parts import build_reports
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.connections import SQLITE_VERSION
-from brokerd.storage.private_files import make_private_directory
+from brokerd.storage.files.private_files import make_private_directory
 from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.network import Listening, let_others_in
 

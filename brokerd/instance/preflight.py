@@ -36,9 +36,9 @@ from brokerd.storage.file_checks import (
     refusals_of,
     refuse_contracts_in_use,
 )
-from brokerd.storage.key_file import NAME as KEY_FILE
-from brokerd.storage.lock import is_held, last_owner
-from brokerd.storage.private_files import survey
+from brokerd.storage.files.key_file import NAME as KEY_FILE
+from brokerd.storage.files.lock import is_held, last_owner
+from brokerd.storage.files.private_files import survey
 from brokerd.transport.listeners import is_listener
 from brokerd.transport.network import try_listening, unix_path
 

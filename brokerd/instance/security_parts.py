@@ -25,7 +25,7 @@ from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.principals import names_of, unknown_users
-from brokerd.storage.private_files import why_unreachable
+from brokerd.storage.files.private_files import why_unreachable
 from brokerd.telemetry.audit import Outcome
 
 

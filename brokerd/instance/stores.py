@@ -27,10 +27,10 @@ from brokerd.instance.surroundings import Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.protocol.sending import WindowLimits
-from brokerd.storage import grants
-from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
+from brokerd.storage.files.private_files import make_private_directory
 from brokerd.storage.opening import NewStore, remove_new_file
-from brokerd.storage.private_files import make_private_directory
+from brokerd.storage.rows import grants
+from brokerd.storage.rows.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.store import Store, StoreOptions
 from brokerd.telemetry.logs import STORE
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from brokerd.clock import Clock
 from brokerd.errors import StoreFull
-from brokerd.storage import audit
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.rows import audit
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import COUNTED, Action, Entry, Outcome
 

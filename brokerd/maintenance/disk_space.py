@@ -15,7 +15,7 @@ from typing import Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import UnsafeFile
-from brokerd.storage.private_files import RESERVE, open_private
+from brokerd.storage.files.private_files import RESERVE, open_private
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import STORE
 

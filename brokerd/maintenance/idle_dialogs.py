@@ -23,8 +23,8 @@ from brokerd.errors import Busy, StoreFull
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
-from brokerd.storage import idle_dialogs as stored
-from brokerd.storage.idle_dialogs import Announced, Idle
+from brokerd.storage.rows import idle_dialogs as stored
+from brokerd.storage.rows.idle_dialogs import Announced, Idle
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import IDLE
 from brokerd.units import counted, show_duration

@@ -16,11 +16,11 @@ from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
 from brokerd.ids import BrokerId, IdSource, show
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.model import MSDB
-from brokerd.storage import known_brokers
 from brokerd.storage.file_checks import is_missing, read_known_brokers
 from brokerd.storage.flush import no_fault
-from brokerd.storage.known_brokers import Known
 from brokerd.storage.opening import open_file
+from brokerd.storage.rows import known_brokers
+from brokerd.storage.rows.known_brokers import Known
 from brokerd.storage.store import Store, StoreIdentity
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, STORE

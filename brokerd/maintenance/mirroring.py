@@ -23,7 +23,7 @@ from brokerd.ids import BrokerId, show
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Role, Standing
-from brokerd.storage.lock import Owner, last_owner
+from brokerd.storage.files.lock import Owner, last_owner
 
 _T = TypeVar("_T")
 

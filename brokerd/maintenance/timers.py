@@ -10,7 +10,7 @@ from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
-from brokerd.storage.timers import Timer
+from brokerd.storage.rows.timers import Timer
 
 BATCH = 500
 

@@ -16,7 +16,7 @@ from brokerd.instance.store_engine import server_options
 from brokerd.process.supervisor import Supervisor
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import RequestReader
-from brokerd.storage.private_files import make_private_directory
+from brokerd.storage.files.private_files import make_private_directory
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.door import Door, DoorOptions, Seat

@@ -7,14 +7,14 @@ Other packages use `store.Store` and `changes.Changes`. A commit passes through 
     commits          gathers changesets; one flush is written at a time
        |               deletions: the rows that the flush deletes itself, and those deleted later
     flush            merges the changesets into one script
-       |               dialogs, queues, transmission, timers, ...: the statements of each table
+       |               rows/: the statements of each table
     writers          runs the script on the one connection that writes: BEGIN, COMMIT, one sync
-       |               log_head: records beside the file how far the log was confirmed
+       |               files/: how far the log was confirmed, recorded beside the file
     confirmations    calls the waiters, in the order of joining
 
 Reads go to other connections, which only query: `readers` (on or off the loop, chosen by
-`executors`), `paging`, then the parts that `Store` offers: `dialogs`, `stored_messages`,
-`message_counts`, `incomplete_messages`, `listings`. The file as a whole: `file_checks`, `schema`,
-`opening`, `recovery`, `backup`, `verifying`. Its tables: `tables`, `shelves` and `stretches`. The
-contract "Storage" in pyproject.toml says which of these modules may import which.
+`executors`), and their statements are in `rows/` as well. The file as a whole: `file_checks`,
+`schema`, `opening`, `recovery`, `backup`, `verifying`, and `files/` for what lies beside it. Its
+tables: `tables`, `shelves` and `stretches`. The second engine: `postgresql/`. The contract
+"Storage" in pyproject.toml says which of these modules may import which.
 """

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from brokerd.errors import BackupFailed, InvalidArgument
 from brokerd.storage import file_checks
-from brokerd.storage.moved_files import file_at
-from brokerd.storage.private_files import sync
+from brokerd.storage.files.moved_files import file_at
+from brokerd.storage.files.private_files import sync
 from brokerd.storage.verifying import refuse_damaged
 
 _SUFFIX: Final = ".brokerd-backup"

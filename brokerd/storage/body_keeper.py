@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from brokerd.ids import BodyKey
-from brokerd.storage import bodies
-from brokerd.storage.bodies import Swept
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.bodies import Swept
 from brokerd.storage.writers import Job, Reported
 
 _SLOW: Final = 0.1

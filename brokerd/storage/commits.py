@@ -29,9 +29,9 @@ from brokerd.storage.confirmations import Confirmations
 from brokerd.storage.deletions import Deletions
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.options import Metrics, StoreOptions
+from brokerd.storage.rows.tokens import Tokens
 from brokerd.storage.shelves import Shelves
 from brokerd.storage.sqlite_errors import as_fault, is_busy, is_full
-from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold_and_cut
 
 T = TypeVar("T")

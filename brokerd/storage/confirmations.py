@@ -11,8 +11,8 @@ from collections.abc import Callable
 from brokerd.errors import StoreFault
 from brokerd.ids import ClientId
 from brokerd.storage.flush import Flush
+from brokerd.storage.rows.tokens import Tokens
 from brokerd.storage.sqlite_errors import as_fault
-from brokerd.storage.tokens import Tokens
 
 
 class Confirmations:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import StoreDamaged
-from brokerd.storage.log_head import LogHead, head_path
-from brokerd.storage.moved_files import FilesInPlace
+from brokerd.storage.files.log_head import LogHead, head_path
+from brokerd.storage.files.moved_files import FilesInPlace
 from brokerd.storage.sqlite_errors import is_full
 from brokerd.storage.writers import roll_back, roll_back_and_close
 

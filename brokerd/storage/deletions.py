@@ -14,16 +14,16 @@ from typing import Protocol, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
-from brokerd.storage import queues
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import OutgoingRemoval
-from brokerd.storage.deferred_drops import Drops
-from brokerd.storage.deferred_removals import Removals
-from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.flush import PAGE, Flush
 from brokerd.storage.options import Metrics, StoreOptions
+from brokerd.storage.rows import queues
+from brokerd.storage.rows.deferred_drops import Drops
+from brokerd.storage.rows.deferred_removals import Removals
+from brokerd.storage.rows.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.rows.sweeps import Sweeper
 from brokerd.storage.shelves import NO_SHELF, Shelves
-from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.writers import Job, Reported
 
 T = TypeVar("T")

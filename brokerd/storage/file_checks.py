@@ -15,15 +15,16 @@ from urllib.parse import quote
 
 from brokerd.errors import BrokerError, StoreDamaged, StoreLocked
 from brokerd.model import Contract
-from brokerd.storage import catalog, known_brokers, references, tables
+from brokerd.storage import tables
 from brokerd.storage.connections import READ_PRAGMAS, Connection
-from brokerd.storage.known_brokers import Known
-from brokerd.storage.lock import is_held, refuse_if_held
-from brokerd.storage.log_check import HAS_LOG, refuse_loss
-from brokerd.storage.log_head import has_log, index_path, log_path
+from brokerd.storage.files.lock import is_held, refuse_if_held
+from brokerd.storage.files.log_check import HAS_LOG, refuse_loss
+from brokerd.storage.files.log_head import has_log, index_path, log_path
+from brokerd.storage.files.moved_files import file_at
+from brokerd.storage.files.private_files import refuse_unsafe
 from brokerd.storage.move_marks import Moved, read_mark
-from brokerd.storage.moved_files import file_at
-from brokerd.storage.private_files import refuse_unsafe
+from brokerd.storage.rows import catalog, known_brokers, references
+from brokerd.storage.rows.known_brokers import Known
 from brokerd.storage.schema import REVISIONS, check_objects, read_revision, refuse_code
 
 _MAGIC: Final = b"SQLite format 3\0"

@@ -12,19 +12,6 @@ from brokerd.clock import Clock
 from brokerd.errors import StoreFault
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import (
-    bodies,
-    deferred_drops,
-    deferred_removals,
-    dialogs,
-    events,
-    held_groups,
-    queues,
-    retention,
-    timers,
-    tokens,
-    transmission,
-)
 from brokerd.storage.changes import (
     BodyRow,
     Changes,
@@ -38,8 +25,21 @@ from brokerd.storage.changes import (
     Rare,
 )
 from brokerd.storage.connections import Connection
-from brokerd.storage.deferred_removals import NOTHING, QueueRemoval
-from brokerd.storage.ended_dialogs import LeftOutgoing, remove_retained
+from brokerd.storage.rows import (
+    bodies,
+    deferred_drops,
+    deferred_removals,
+    dialogs,
+    events,
+    held_groups,
+    queues,
+    retention,
+    timers,
+    tokens,
+    transmission,
+)
+from brokerd.storage.rows.deferred_removals import NOTHING, QueueRemoval
+from brokerd.storage.rows.ended_dialogs import LeftOutgoing, remove_retained
 from brokerd.storage.sqlite_errors import is_full
 from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store

@@ -21,10 +21,10 @@ from brokerd.errors import BrokerError, StoreDamaged, StoreFull, StoreLocked
 from brokerd.ids import IdSource, Incarnation
 from brokerd.storage import file_checks, opening, schema
 from brokerd.storage.connections import connect_without_record
-from brokerd.storage.lock import OwnerLock
-from brokerd.storage.log_check import Loss, find_loss
-from brokerd.storage.log_head import State, has_log, index_path, log_path, write_state
-from brokerd.storage.private_files import open_private, refuse_unsafe, sync
+from brokerd.storage.files.lock import OwnerLock
+from brokerd.storage.files.log_check import Loss, find_loss
+from brokerd.storage.files.log_head import State, has_log, index_path, log_path, write_state
+from brokerd.storage.files.private_files import open_private, refuse_unsafe, sync
 from brokerd.storage.sqlite_errors import is_full
 from brokerd.storage.writers import fold_and_cut
 

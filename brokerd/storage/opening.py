@@ -18,25 +18,12 @@ from sqlalchemy import bindparam, insert, select, text
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFull
 from brokerd.ids import BodyKey, BrokerId, IdSource, Incarnation, InstanceId, show
-from brokerd.storage import (
-    bodies,
-    catalog,
-    credentials,
-    deferred_removals,
-    held_groups,
-    known_brokers,
-    space,
-    tables,
-)
-from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
+from brokerd.storage import space, tables
 from brokerd.storage.connections import Connection, connect_writer, transaction
-from brokerd.storage.credentials import StoredCredentials
 from brokerd.storage.file_checks import check_header, check_schema, refuse_stray_log
-from brokerd.storage.flush import NUMBERS, Numbers
-from brokerd.storage.known_brokers import Known
-from brokerd.storage.lock import OwnerLock
-from brokerd.storage.log_check import refuse_loss
-from brokerd.storage.log_head import (
+from brokerd.storage.files.lock import OwnerLock
+from brokerd.storage.files.log_check import refuse_loss
+from brokerd.storage.files.log_head import (
     State,
     UnreadableRecord,
     head_path,
@@ -44,12 +31,24 @@ from brokerd.storage.log_head import (
     log_path,
     read_record,
 )
-from brokerd.storage.private_files import make_private_file, refuse_unsafe, sync
+from brokerd.storage.files.private_files import make_private_file, refuse_unsafe, sync
+from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.recovery import Recovered, page_all, read_recovered
+from brokerd.storage.rows import (
+    bodies,
+    catalog,
+    credentials,
+    deferred_removals,
+    held_groups,
+    known_brokers,
+)
+from brokerd.storage.rows.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
+from brokerd.storage.rows.credentials import StoredCredentials
+from brokerd.storage.rows.known_brokers import Known
+from brokerd.storage.rows.tokens import Tokens
 from brokerd.storage.schema import REVISIONS, table_definitions, upgrade
 from brokerd.storage.sqlite_errors import is_full, is_read_only
 from brokerd.storage.statements import sql, update_by_key
-from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back_and_close
 
 

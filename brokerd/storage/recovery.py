@@ -14,10 +14,11 @@ import msgspec
 from sqlalchemy import exists, func, literal_column, select, text
 
 from brokerd.ids import EndpointKey, QueueKey
-from brokerd.storage import bodies, deferred_drops, held_groups, tables
+from brokerd.storage import tables
 from brokerd.storage.changes import Owner
 from brokerd.storage.connections import Connection
-from brokerd.storage.held_groups import RecoveredGroup
+from brokerd.storage.rows import bodies, deferred_drops, held_groups
+from brokerd.storage.rows.held_groups import RecoveredGroup
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql
 from brokerd.storage.stretches import found_at, table_at

@@ -23,33 +23,18 @@ from brokerd.ids import (
     IdSource,
     QueueKey,
 )
-from brokerd.storage import (
-    dialog_owners,
-    ended_dialogs,
-    queues,
-    references,
-    space,
-)
-from brokerd.storage.audit import StoredAudit
+from brokerd.storage import space
 from brokerd.storage.backup import backup
-from brokerd.storage.backup_place import check_place
-from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
 )
 from brokerd.storage.commits import CommitPipeline, Observe
 from brokerd.storage.connections import Connection
-from brokerd.storage.credentials import StoredCredentials
-from brokerd.storage.dialogs import StoredEndpoints
-from brokerd.storage.events import StoredEvents
 from brokerd.storage.executors import Executor
+from brokerd.storage.files.backup_place import check_place
+from brokerd.storage.files.moved_files import place_of
 from brokerd.storage.flush import Flush, no_fault
-from brokerd.storage.incomplete_messages import IncompleteMessages
-from brokerd.storage.known_brokers import Known
-from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
-from brokerd.storage.message_counts import MessageCounts
-from brokerd.storage.moved_files import place_of
 from brokerd.storage.opening import (
     NewStore,
     Opened,
@@ -59,16 +44,26 @@ from brokerd.storage.opening import (
     read_epoch,
 )
 from brokerd.storage.options import Metrics, StoreOptions
-from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.readers import Reader
 from brokerd.storage.recovery import Recovered, read_recovered
-from brokerd.storage.references import Use
-from brokerd.storage.retention import RetainedMessages
+from brokerd.storage.rows import dialog_owners, ended_dialogs, queues, references
+from brokerd.storage.rows.audit import StoredAudit
+from brokerd.storage.rows.catalog import Catalog, CatalogChanges, apply_changes, try_changes
+from brokerd.storage.rows.credentials import StoredCredentials
+from brokerd.storage.rows.dialogs import StoredEndpoints
+from brokerd.storage.rows.events import StoredEvents
+from brokerd.storage.rows.incomplete_messages import IncompleteMessages
+from brokerd.storage.rows.known_brokers import Known
+from brokerd.storage.rows.listings import Listings
+from brokerd.storage.rows.message_counts import MessageCounts
+from brokerd.storage.rows.paging import Page
+from brokerd.storage.rows.references import Use
+from brokerd.storage.rows.retention import RetainedMessages
+from brokerd.storage.rows.stored_messages import QueuePage, StoredMessages
+from brokerd.storage.rows.timers import StoredTimers
+from brokerd.storage.rows.transmission import OutgoingMessages, OutgoingPage
 from brokerd.storage.shelves import Shelf, Shelves
-from brokerd.storage.stored_messages import QueuePage, StoredMessages
-from brokerd.storage.timers import StoredTimers
-from brokerd.storage.transmission import OutgoingMessages, OutgoingPage
 from brokerd.storage.writers import head_of, sync_head
 
 __all__ = [

@@ -18,15 +18,16 @@ import msgspec
 from brokerd.errors import StoreDamaged
 from brokerd.ids import BodyKey, ConversationId
 from brokerd.protocol.transitions import State
-from brokerd.storage import bodies, file_checks, schema
+from brokerd.storage import file_checks, schema
 from brokerd.storage.changes import Owner
 from brokerd.storage.connections import Connection
-from brokerd.storage.deferred_drops import DROPPED
-from brokerd.storage.deferred_removals import NOTED
-from brokerd.storage.ended_dialogs import ENDED, OUTGOING_LEFT, RETAINED_LEFT
+from brokerd.storage.files.lock import is_held
+from brokerd.storage.files.log_check import find_loss, what_is_unknown
 from brokerd.storage.hashes import is_large_sound, is_sound
-from brokerd.storage.lock import is_held
-from brokerd.storage.log_check import find_loss, what_is_unknown
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.deferred_drops import DROPPED
+from brokerd.storage.rows.deferred_removals import NOTED
+from brokerd.storage.rows.ended_dialogs import ENDED, OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.units import counted
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from brokerd.errors import StoreFault
-from brokerd.storage.log_head import LogHead
-from brokerd.storage.moved_files import refuse_moved_log
+from brokerd.storage.files.log_head import LogHead
+from brokerd.storage.files.moved_files import refuse_moved_log
 from brokerd.storage.statements import Script
 
 Connection = sqlite3.Connection

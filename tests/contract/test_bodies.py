@@ -8,8 +8,6 @@ from brokerd.clock import SystemClock
 from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import bodies as stored
-from brokerd.storage.bodies import SWEEP
 from brokerd.storage.changes import (
     HIGHEST_SEQUENCE,
     BodyRow,
@@ -19,6 +17,8 @@ from brokerd.storage.changes import (
     RetainedRow,
 )
 from brokerd.storage.hashes import large_hash
+from brokerd.storage.rows import bodies as stored
+from brokerd.storage.rows.bodies import SWEEP
 from tests.contract.look import spoil
 from tests.contract.test_full import fill
 

@@ -27,9 +27,9 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.protocol.transitions import State
-from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import Changes
-from brokerd.storage.references import Use
+from brokerd.storage.rows.catalog import CatalogChanges
+from brokerd.storage.rows.references import Use
 
 NO_KEY = QueueKey(0)
 SHOP = CatalogChanges(

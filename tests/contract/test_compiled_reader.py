@@ -14,19 +14,19 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import Busy, StoreDamaged, StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import stored_messages
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
 from brokerd.storage.connections import READ_PRAGMAS, connect_writer
-from brokerd.storage.dialogs import StoredEndpoints
-from brokerd.storage.paging import Page
-from brokerd.storage.queues import Skip
 from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.readers import AsyncReader
+from brokerd.storage.rows import stored_messages
+from brokerd.storage.rows.dialogs import StoredEndpoints
+from brokerd.storage.rows.paging import Page
+from brokerd.storage.rows.queues import Skip
+from brokerd.storage.rows.stored_messages import StoredMessages
+from brokerd.storage.rows.transmission import OutgoingMessages
 from brokerd.storage.shelves import NO_SHELF, Place, Places
-from brokerd.storage.stored_messages import StoredMessages
-from brokerd.storage.transmission import OutgoingMessages
 
 if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from brokerd.clock import Instant
 from brokerd.storage.changes import BodyRow, Changes, Owner
-from brokerd.storage.deferred_drops import DropSweep
-from brokerd.storage.message_counts import Tally
+from brokerd.storage.rows.deferred_drops import DropSweep
+from brokerd.storage.rows.message_counts import Tally
+from brokerd.storage.rows.sweeps import Sweeper
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE
-from brokerd.storage.sweeps import Sweeper
 from tests.contract.test_full import begun, turns
 from tests.contract.test_verifying import a_queue
 

@@ -14,8 +14,8 @@ from brokerd.storage.changes import (
     PieceRow,
     RetainedRow,
 )
-from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
-from brokerd.storage.retention import SENT
+from brokerd.storage.rows.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.rows.retention import SENT
 from brokerd.storage.store import StoreOptions
 from tests.contract.test_verifying import a_queue
 

@@ -16,10 +16,11 @@ from brokerd.cli.main import main
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreLocked, UnsafeFile
 from brokerd.ids import SeededIds
-from brokerd.storage import log_check, log_head, opening
+from brokerd.storage import opening
 from brokerd.storage.changes import Changes
-from brokerd.storage.log_check import Loss, find_loss, refuse_loss
-from brokerd.storage.log_head import (
+from brokerd.storage.files import log_check, log_head
+from brokerd.storage.files.log_check import Loss, find_loss, refuse_loss
+from brokerd.storage.files.log_head import (
     LogHead,
     Record,
     State,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.storage.compiled import library
-from brokerd.storage.log_scan import FRAME_HEADER_SIZE, HEADER_SIZE, Scan, checksum, scan
+from brokerd.storage.files.log_scan import FRAME_HEADER_SIZE, HEADER_SIZE, Scan, checksum, scan
 
 PAGE = 1024
 FRAME = FRAME_HEADER_SIZE + PAGE

@@ -11,9 +11,9 @@ from brokerd.clock import Instant, SystemClock
 from brokerd.errors import StoreDamaged
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
-from brokerd.storage import dialogs, message_counts, stored_messages, transmission
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.readers import AsyncReader
+from brokerd.storage.rows import dialogs, message_counts, stored_messages, transmission
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.tables import metadata
 from tests.contract.look import spoil

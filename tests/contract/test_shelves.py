@@ -11,12 +11,12 @@ import pytest
 
 from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import deferred_removals, queues
 from brokerd.storage.changes import Changes, QueueRow
-from brokerd.storage.deferred_removals import Removals
+from brokerd.storage.rows import deferred_removals, queues
+from brokerd.storage.rows.deferred_removals import Removals
+from brokerd.storage.rows.stored_messages import StoredMessages
 from brokerd.storage.shelves import NO_SHELF, SHELVES, Place, Places, Shelf, Shelves
 from brokerd.storage.store import StoreOptions
-from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.stretches import EVERYWHERE, table_at
 from tests.contract.test_full import begun, fill, turns
 

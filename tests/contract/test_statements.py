@@ -5,6 +5,7 @@ The suite runs nearly all of them; this test finds those that it has forgotten."
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from pkgutil import iter_modules
 
 import pytest
@@ -12,6 +13,7 @@ from asyncpg import PostgresError
 from sqlalchemy import Executable
 
 from brokerd import storage
+from brokerd.storage import rows
 from brokerd.storage.postgresql.connection import ServerConnection, connect, in_thread
 from brokerd.storage.postgresql.texts import _PLACE, column_type, many_rows, statement_of
 from brokerd.storage.readers import PageOf, text_of
@@ -30,7 +32,9 @@ _UNKNOWN_TYPE = ("42P18", "42P08")
 
 def constants() -> Iterator[tuple[str, str]]:
     """Yield the name of each statement of a module, and its text for PostgreSQL."""
-    for found in iter_modules(storage.__path__, "brokerd.storage."):
+    folders = (storage, "brokerd.storage."), (rows, "brokerd.storage.rows.")
+    found_there = (iter_modules(one.__path__, prefix) for one, prefix in folders)
+    for found in chain.from_iterable(found_there):
         name = found.name.rpartition(".")[2]
         if not found.ispkg and name not in OF_FILES:
             for each, value in vars(import_module(found.name)).items():

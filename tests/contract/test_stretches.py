@@ -11,7 +11,9 @@ from sqlalchemy import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
-from brokerd.storage import (
+from brokerd.storage import recovery, schema
+from brokerd.storage.changes import Changes, QueueRow
+from brokerd.storage.rows import (
     bodies,
     deferred_drops,
     deferred_removals,
@@ -19,11 +21,8 @@ from brokerd.storage import (
     listings,
     message_counts,
     queues,
-    recovery,
-    schema,
     stored_messages,
 )
-from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
 from brokerd.storage.store import StoreOptions

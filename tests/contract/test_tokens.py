@@ -5,7 +5,7 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.ids import ClientId
 from brokerd.storage.changes import Changes
-from brokerd.storage.tokens import KEPT
+from brokerd.storage.rows.tokens import KEPT
 
 ANN, BOB = ClientId(b"a" * 16), ClientId(b"b" * 16)
 

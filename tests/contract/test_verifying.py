@@ -11,10 +11,10 @@ from brokerd.cli.main import main
 from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.ids import BodyKey, QueueKey
 from brokerd.model import Queue
-from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.files.log_head import head_path
 from brokerd.storage.hashes import large_hash
-from brokerd.storage.log_head import head_path
+from brokerd.storage.rows.catalog import CatalogChanges
 from brokerd.storage.verifying import MOST, verify
 
 LARGE = BodyKey(1)

@@ -20,9 +20,9 @@ from brokerd.instance.instance import Instance, Surroundings
 from brokerd.maintenance.disk_space import Disk
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
-from brokerd.storage.deferred_drops import DROPPED
-from brokerd.storage.deferred_removals import NOTED
 from brokerd.storage.executors import Executor, Inline
+from brokerd.storage.rows.deferred_drops import DROPPED
+from brokerd.storage.rows.deferred_removals import NOTED
 from brokerd.storage.shelves import SHELVES
 from brokerd.storage.stretches import table_at
 from brokerd.telemetry.metrics_log import MetricsLog

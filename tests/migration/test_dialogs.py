@@ -10,7 +10,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, schema
+from brokerd.storage import schema
+from brokerd.storage.rows import catalog
 
 ENDPOINT = (
     "INSERT INTO conversation_endpoints (endpoint_key, handle, conversation_id, is_initiator,"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from brokerd.storage import known_brokers, schema
+from brokerd.storage import schema
+from brokerd.storage.rows import known_brokers
 
 
 @pytest.mark.rule("REL-29", "MAN-16")

@@ -13,9 +13,10 @@ from sqlalchemy import create_engine
 
 from brokerd.errors import StoreFault
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, recovery, schema
+from brokerd.storage import recovery, schema
 from brokerd.storage.changes import Owner
 from brokerd.storage.hashes import is_piece_sound
+from brokerd.storage.rows import catalog
 from brokerd.storage.tables import metadata
 
 # It cannot read an index on an expression back; the whole texts are compared above it.

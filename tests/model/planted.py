@@ -23,8 +23,9 @@ from brokerd.broker.receive_waiters import WaitingLine
 from brokerd.broker.state import Group
 from brokerd.broker.transaction import Transaction
 from brokerd.broker.window import Window
-from brokerd.storage import flush, retention
-from brokerd.storage.ended_dialogs import RetainedSweep
+from brokerd.storage import flush
+from brokerd.storage.rows import retention
+from brokerd.storage.rows.ended_dialogs import RetainedSweep
 from brokerd.storage.tables import retained_messages
 from tests.model.dice import PROGRAM
 from tests.model.machine import Machine

@@ -26,8 +26,8 @@ from brokerd.delivery.peers import dialog_security
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.protocol.items import ack_header, dialog_header
 from brokerd.routing.reasons import Reason
-from brokerd.storage import deferred_removals
-from brokerd.storage.tokens import Tokens
+from brokerd.storage.rows import deferred_removals
+from brokerd.storage.rows.tokens import Tokens
 from tests.engine.simulation.runs import simulator
 
 Planted = Callable[[], Any]

@@ -11,9 +11,10 @@ from brokerd.maintenance.slow_commits import STUCK
 from brokerd.protocol import client_frames, wire
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import UNSENT_LIMIT
-from brokerd.storage import bodies, body_keeper, sweeps, tokens
+from brokerd.storage import body_keeper
 from brokerd.storage.options import StoreOptions
 from brokerd.storage.readers import READ_LIMIT
+from brokerd.storage.rows import bodies, sweeps, tokens
 from brokerd.transport.accepting import PAUSE
 
 KIB, MIB = 1024, 1024 * 1024

@@ -42,7 +42,7 @@ from brokerd.objects.declarations import parse_object, parse_options
 from brokerd.objects.declared import TABLES, Change, Declared, Kind, is_built_in
 from brokerd.objects.forms import altered, describe
 from brokerd.protocol import client_verbs as wire
-from brokerd.storage.catalog import CatalogChanges
+from brokerd.storage.rows.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
 MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]

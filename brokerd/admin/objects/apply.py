@@ -12,8 +12,8 @@ from brokerd.admin.objects.rebind import apply_moving
 from brokerd.admin.objects.terminate import Tell, terminate
 from brokerd.broker.broker import Broker
 from brokerd.protocol.transitions import State
-from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import Changes
+from brokerd.storage.rows.catalog import Catalog
 
 
 async def apply(

@@ -13,7 +13,7 @@ from brokerd.broker.broker import Broker
 from brokerd.errors import InUse, ObjectNotFound
 from brokerd.objects.declared import Declared, Kind, is_built_in
 from brokerd.security.bindings import Binding
-from brokerd.storage.references import Use, in_use
+from brokerd.storage.rows.references import Use, in_use
 
 _V = TypeVar("_V")
 

@@ -31,8 +31,8 @@ from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, dif
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.security.bindings import Binding
-from brokerd.storage.catalog import CatalogChanges
-from brokerd.storage.references import Use
+from brokerd.storage.rows.catalog import CatalogChanges
+from brokerd.storage.rows.references import Use
 
 _V = TypeVar(
     "_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification, Binding

@@ -18,7 +18,7 @@ from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InUse
-from brokerd.storage.catalog import Catalog, CatalogChanges
+from brokerd.storage.rows.catalog import Catalog, CatalogChanges
 from brokerd.verbs.group_locks import lock
 
 

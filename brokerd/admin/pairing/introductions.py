@@ -23,9 +23,9 @@ from brokerd.security.certificates import show_id
 from brokerd.security.credentials import Credentials, Installed, Kind, Principal, Purpose
 from brokerd.security.grants import ENDPOINT, Entry, Grant, Grants, Origin, Permission
 from brokerd.security.pairing import choose_principal, outdated
-from brokerd.storage import grants as stored_grants
 from brokerd.storage.connections import Connection
-from brokerd.storage.credentials import CredentialChange
+from brokerd.storage.rows import grants as stored_grants
+from brokerd.storage.rows.credentials import CredentialChange
 from brokerd.telemetry.audit import Action
 from brokerd.telemetry.audit import Entry as AuditEntry
 from brokerd.telemetry.log import Log

@@ -35,7 +35,7 @@ from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.headers import body_of, content_of, headers_of
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import SSB_CODES, status_text
-from brokerd.storage.listings import (
+from brokerd.storage.rows.listings import (
     ENDPOINT_COLUMNS,
     GROUP_COLUMNS,
     OUTGOING_COLUMNS,

@@ -56,8 +56,8 @@ from brokerd.storage.backup_chain.snapshots import (
     held_together,
     state_of,
 )
-from brokerd.storage.moved_files import file_at
-from brokerd.storage.private_files import make_private_directory, sync
+from brokerd.storage.files.moved_files import file_at
+from brokerd.storage.files.private_files import make_private_directory, sync
 
 _UNFINISHED: Final = ".part"
 _REMOVED: Final = ".removed"

@@ -40,9 +40,9 @@ from brokerd.storage.backup_chain.manifests import (
     states_lost,
 )
 from brokerd.storage.connections import connect_without_record
-from brokerd.storage.lock import OwnerLock
-from brokerd.storage.log_head import index_path, log_path
-from brokerd.storage.private_files import (
+from brokerd.storage.files.lock import OwnerLock
+from brokerd.storage.files.log_head import index_path, log_path
+from brokerd.storage.files.private_files import (
     make_private_directory,
     make_private_file,
     owner_of,

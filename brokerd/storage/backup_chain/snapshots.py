@@ -25,11 +25,11 @@ from xxhash import xxh3_128_digest
 
 from brokerd.storage import file_checks
 from brokerd.storage.connections import BUSY_SECONDS, READ_PRAGMAS, Connection
-from brokerd.storage.lock import is_held
-from brokerd.storage.log_check import refuse_loss
-from brokerd.storage.log_head import descriptor_of, has_log, index_path, log_path
-from brokerd.storage.log_scan import FRAME_HEADER_SIZE, HEADER_SIZE
-from brokerd.storage.moved_files import file_at
+from brokerd.storage.files.lock import is_held
+from brokerd.storage.files.log_check import refuse_loss
+from brokerd.storage.files.log_head import descriptor_of, has_log, index_path, log_path
+from brokerd.storage.files.log_scan import FRAME_HEADER_SIZE, HEADER_SIZE
+from brokerd.storage.files.moved_files import file_at
 
 DIGEST_SIZE: Final = 16
 """Bytes of the hash of a page."""

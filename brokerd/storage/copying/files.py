@@ -19,11 +19,11 @@ from brokerd.storage.connections import Connection, connect_writer, transaction
 from brokerd.storage.copying.ends import Facts, Staging, highest_keys, read_facts
 from brokerd.storage.copying.places import FilePlace
 from brokerd.storage.copying.rows import Row
-from brokerd.storage.lock import OwnerLock
-from brokerd.storage.log_check import refuse_loss
-from brokerd.storage.log_head import head_path, index_path, log_path
+from brokerd.storage.files.lock import OwnerLock
+from brokerd.storage.files.log_check import refuse_loss
+from brokerd.storage.files.log_head import head_path, index_path, log_path
+from brokerd.storage.files.private_files import make_private_file, owner_of, refuse_unsafe, sync
 from brokerd.storage.move_marks import Moved, Unfinished
-from brokerd.storage.private_files import make_private_file, owner_of, refuse_unsafe, sync
 from brokerd.storage.schema import REVISIONS, refuse_code, table_definitions
 from brokerd.storage.sqlite_errors import is_full
 from brokerd.storage.verifying import Finding, verify

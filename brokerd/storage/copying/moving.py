@@ -23,7 +23,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import IdSource
 from brokerd.model import MSDB
-from brokerd.storage import known_brokers, tables
+from brokerd.storage import tables
 from brokerd.storage.copying.ends import Facts, Source, Staging, Target
 from brokerd.storage.copying.files import FileSource, FileTarget
 from brokerd.storage.copying.places import FilePlace, Place, SchemaPlace
@@ -36,6 +36,7 @@ from brokerd.storage.copying.rows import (
     refuse_difference,
 )
 from brokerd.storage.move_marks import Moved, Unfinished
+from brokerd.storage.rows import known_brokers
 from brokerd.storage.schema import refuse_marked
 from brokerd.storage.verifying import Finding, verify
 from brokerd.units import counted

@@ -15,7 +15,6 @@ import msgspec
 from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.ids import BrokerId
 from brokerd.model import MSDB
-from brokerd.storage import known_brokers
 from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connection import (
     ServerConnection,
@@ -26,6 +25,7 @@ from brokerd.storage.postgresql.connection import (
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, check_server
 from brokerd.storage.postgresql.schema import check_objects
+from brokerd.storage.rows import known_brokers
 from brokerd.storage.schema import REVISIONS, read_revision
 from brokerd.storage.server_facts import ServerFacts
 

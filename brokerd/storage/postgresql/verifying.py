@@ -7,7 +7,6 @@ Never:  changes anything, or checks the pages of the server: pg_amcheck does tha
 from typing import Final
 
 from brokerd.errors import StoreDamaged, StoreFault
-from brokerd.storage import references
 from brokerd.storage.postgresql.connection import (
     ServerConnection,
     as_connection,
@@ -17,6 +16,7 @@ from brokerd.storage.postgresql.connection import (
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.schema import check_objects
 from brokerd.storage.postgresql.streaming import Streamed
+from brokerd.storage.rows import references
 from brokerd.storage.verifying import Finding, findings_of_rows
 
 _PATIENCE: Final = 5.0

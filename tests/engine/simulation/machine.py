@@ -16,7 +16,7 @@ from brokerd.clock import Clock
 from brokerd.errors import StoreLocked
 from brokerd.storage.connections import Connection, connect_writer
 from brokerd.storage.executors import Inline
-from brokerd.storage.lock import OwnerLock
+from brokerd.storage.files.lock import OwnerLock
 from brokerd.storage.opening import Opened
 from brokerd.storage.readers import InlineReader, Values
 from brokerd.storage.writers import InlineWriter, Schedule, roll_back

@@ -11,9 +11,9 @@ from brokerd.ids import InstanceId
 from brokerd.security.certificates import Certificate, make_certificate
 from brokerd.security.credentials import Credentials, Kind, Purpose
 from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
-from brokerd.storage import audit
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.key_file import NAME
+from brokerd.storage.files.key_file import NAME
+from brokerd.storage.rows import audit
 from brokerd.telemetry.audit import Action, Entry, Outcome
 from brokerd.telemetry.logs import ADMINISTRATION, CERTIFICATE
 from tests.integration.one_daemon import START, Daemon, play

@@ -8,7 +8,7 @@ import pytest
 from brokerd.errors import InUse
 from brokerd.ids import Handle
 from brokerd.security.master_key import MOST_FORMER
-from brokerd.storage.key_file import NAME, read_keys
+from brokerd.storage.files.key_file import NAME, read_keys
 from brokerd.telemetry.status import way_to_master_key
 from tests.integration.admin.pairing.machines import Machine, two_machines
 from tests.integration.shorthand import fails

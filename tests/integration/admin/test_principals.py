@@ -14,7 +14,7 @@ from brokerd.maintenance.certificate_expiry import DAY
 from brokerd.security.certificates import DAYS, Certificate, make_certificate
 from brokerd.security.credentials import Credentials, Purpose
 from brokerd.security.dialog_certificates import make_dialog_certificate
-from brokerd.storage.key_file import NAME
+from brokerd.storage.files.key_file import NAME
 from tests.integration.one_daemon import START, Daemon, play
 from tests.integration.scenarios import scenario
 from tests.integration.shorthand import fails

@@ -19,7 +19,7 @@ from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
 from brokerd.model import CONFIGURATION_NOTICE, END_DIALOG, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
-from brokerd.storage import listings
+from brokerd.storage.rows import listings
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.instance.second_broker import EAST, arrival
 from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play

@@ -16,11 +16,11 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
-from brokerd.storage.dialogs import StoredEndpoints
-from brokerd.storage.message_counts import MessageCounts
-from brokerd.storage.stored_messages import StoredMessages
+from brokerd.storage.rows.dialogs import StoredEndpoints
+from brokerd.storage.rows.message_counts import MessageCounts
+from brokerd.storage.rows.stored_messages import StoredMessages
+from brokerd.storage.rows.sweeps import Sweeper
 from brokerd.storage.stretches import EVERYWHERE
-from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.telemetry.closing_lines import logging

@@ -20,7 +20,7 @@ from brokerd.errors import (
 from brokerd.ids import Handle
 from brokerd.maintenance import timers as timers_pass
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
-from brokerd.storage.timers import Timer
+from brokerd.storage.rows.timers import Timer
 from brokerd.verbs.timers import set_timer
 from tests.integration.delivery.tap import Tap
 from tests.integration.one_daemon import Daemon, live_of, play, rows

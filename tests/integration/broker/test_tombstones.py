@@ -19,7 +19,7 @@ from brokerd.ids import ConversationId, Handle, show
 from brokerd.maintenance import dialog_expiry
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Fragment
-from brokerd.storage.dialogs import StoredEndpoints
+from brokerd.storage.rows.dialogs import StoredEndpoints
 from tests.integration.delivery.closed_endpoints import endpoints, fire_and_forget
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.shorthand import fails, take

@@ -26,7 +26,6 @@ from brokerd.errors import (
 from brokerd.ids import BrokerId, InstanceId, QueueKey, SeededIds
 from brokerd.model import Queue
 from brokerd.storage import tables
-from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import Changes
 from brokerd.storage.copying.files import FileSource
 from brokerd.storage.copying.moving import Pair, verify_place
@@ -35,6 +34,7 @@ from brokerd.storage.copying.server import ServerSource
 from brokerd.storage.executors import Inline
 from brokerd.storage.opening import NewStore
 from brokerd.storage.postgresql.executor import OnServer
+from brokerd.storage.rows.catalog import CatalogChanges
 from brokerd.storage.schema import REVISIONS
 from brokerd.storage.statements import Inserts
 from brokerd.storage.store import Store

@@ -13,7 +13,7 @@ from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.instance.preflight import check_start
 from brokerd.storage import connections, opening
 from brokerd.storage.changes import Changes
-from brokerd.storage.lock import OwnerLock, lock_path
+from brokerd.storage.files.lock import OwnerLock, lock_path
 from brokerd.telemetry.logs import STORE
 from tests.integration.instance.second_broker import (
     EAST,

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from brokerd.errors import StoreFault, StoreLocked
-from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import Changes
+from brokerd.storage.rows.catalog import CatalogChanges
 from tests.integration.postgresql.conftest import is_blocked
 from tests.postgresql.fixtures import SHARED
 

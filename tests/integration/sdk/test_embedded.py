@@ -18,7 +18,7 @@ from brokerd.errors import (
 )
 from brokerd.instance import embedded
 from brokerd.instance.instance import Surroundings
-from brokerd.storage.lock import refuse_if_held
+from brokerd.storage.files.lock import refuse_if_held
 from tests.integration.sdk.shop import Order, Packed, orders
 
 pytestmark = pytest.mark.rule("SDK-14")

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.config.loading import load
 from brokerd.errors import InvalidArgument
-from brokerd.storage.backup_place import check_place
+from brokerd.storage.files.backup_place import check_place
 
 
 @pytest.fixture

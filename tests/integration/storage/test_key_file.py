@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from brokerd.errors import NoMasterKey, UnsafeFile
-from brokerd.storage.key_file import NAME, make_key, read_keys
-from brokerd.storage.private_files import survey
+from brokerd.storage.files.key_file import NAME, make_key, read_keys
+from brokerd.storage.files.private_files import survey
 
 
 @pytest.fixture

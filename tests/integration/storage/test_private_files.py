@@ -17,11 +17,9 @@ from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.instance.preflight import check_start
 from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.process.exit_statuses import exit_status
-from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
-from brokerd.storage.log_head import State, head_path
-from brokerd.storage.loss_acceptance import accept_loss
-from brokerd.storage.opening import NewStore, open_file
-from brokerd.storage.private_files import (
+from brokerd.storage.files.lock import OwnerLock, last_owner, lock_path, refuse_if_held
+from brokerd.storage.files.log_head import State, head_path
+from brokerd.storage.files.private_files import (
     make_private_directory,
     open_private,
     owner_of,
@@ -29,6 +27,8 @@ from brokerd.storage.private_files import (
     survey,
     why_unreachable,
 )
+from brokerd.storage.loss_acceptance import accept_loss
+from brokerd.storage.opening import NewStore, open_file
 from brokerd.telemetry.status import FileProblem, InstanceStatus, concerns
 from tests.integration.one_daemon import Daemon, play
 

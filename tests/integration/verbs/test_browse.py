@@ -11,8 +11,8 @@ from brokerd.client.session import Session
 from brokerd.errors import BadRequest, QueueNotFound
 from brokerd.ids import GroupId
 from brokerd.model import ERROR
-from brokerd.storage import stored_messages
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.rows import stored_messages
 from tests.integration.one_daemon import START, Daemon, live_of, play
 from tests.integration.scenarios import scenario, with_limits
 from tests.integration.shorthand import (

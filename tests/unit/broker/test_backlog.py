@@ -14,8 +14,8 @@ from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
-from brokerd.storage.message_counts import Tally
-from brokerd.storage.paging import Page
+from brokerd.storage.rows.message_counts import Tally
+from brokerd.storage.rows.paging import Page
 
 KEY = EndpointKey(7)
 

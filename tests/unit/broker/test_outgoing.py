@@ -13,7 +13,7 @@ from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRow
-from brokerd.storage.paging import Page
+from brokerd.storage.rows.paging import Page
 
 MESSAGES = 10
 

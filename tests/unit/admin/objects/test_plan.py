@@ -16,7 +16,7 @@ from brokerd.clock import Instant
 from brokerd.model import AUTO_CREATED_LOCAL, Queue, QueueStatus
 from brokerd.objects.declarations import parse_from
 from brokerd.objects.declared import Action, Change, Declared, Kind
-from brokerd.storage.references import Use
+from brokerd.storage.rows.references import Use
 
 NOW = Instant(1_000_000)
 OBJECTS: dict[str, list[dict[str, object]]] = {

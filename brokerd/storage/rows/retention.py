@@ -14,10 +14,10 @@ from sqlalchemy import bindparam, func, select, text
 from brokerd.clock import Instant
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
 from brokerd.protocol.headers import content_of
-from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
-from brokerd.storage.ended_dialogs import FIND_RETAINED, RETAINED_LEFT
 from brokerd.storage.readers import Reader, Values
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.ended_dialogs import FIND_RETAINED, RETAINED_LEFT
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints

@@ -17,9 +17,9 @@ from brokerd.ids import InstanceId
 from brokerd.security.certificates import Certificate, read_certificate
 from brokerd.security.credentials import Installed, Kind, Principal, Purpose
 from brokerd.security.dialog_certificates import read_dialog_certificate
-from brokerd.storage.audit import append
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.grants import remove_of_principal
+from brokerd.storage.rows.audit import append
+from brokerd.storage.rows.grants import remove_of_principal
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import certificates, principals
 from brokerd.telemetry.audit import Entry

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import ClientId
-from brokerd.storage.tokens import KEPT, NOBODY, Tokens
+from brokerd.storage.rows.tokens import KEPT, NOBODY, Tokens
 
 
 def client(n):

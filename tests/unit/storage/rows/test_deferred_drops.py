@@ -9,8 +9,8 @@ import pytest
 
 from brokerd.ids import EndpointKey
 from brokerd.storage import schema
-from brokerd.storage.deferred_drops import Drops
-from brokerd.storage.sweeps import FIRST, LEAST, Sweeper
+from brokerd.storage.rows.deferred_drops import Drops
+from brokerd.storage.rows.sweeps import FIRST, LEAST, Sweeper
 
 
 @pytest.fixture

@@ -28,10 +28,10 @@ from sqlalchemy import (
 from brokerd.ids import ConversationId, EndpointKey
 from brokerd.protocol.headers import Content
 from brokerd.protocol.items import HEADERS
-from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.hashes import is_large_sound, is_sound, not_surely_sound
 from brokerd.storage.readers import PageOf, Reader, Values
+from brokerd.storage.rows import bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 
 T = TypeVar("T", QueueRow, OutgoingRow)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
 from brokerd.storage.connections import Connection
-from brokerd.storage.deferred_drops import DROPPED
+from brokerd.storage.rows.deferred_drops import DROPPED
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.stretches import among, table_at

@@ -27,12 +27,12 @@ from brokerd.clock import Instant
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId, Span
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
-from brokerd.storage.deferred_removals import noted_at
-from brokerd.storage.dialogs import WHOLE, as_endpoint
-from brokerd.storage.ended_dialogs import OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.readers import Reader
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.deferred_removals import noted_at
+from brokerd.storage.rows.dialogs import WHOLE, as_endpoint
+from brokerd.storage.rows.ended_dialogs import OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies

@@ -15,7 +15,7 @@ import msgspec
 
 from brokerd.clock import Clock, show_instant
 from brokerd.errors import StoreDamaged, StoreLocked, UnsafeFile
-from brokerd.storage.private_files import open_private
+from brokerd.storage.files.private_files import open_private
 
 _MOST: Final = 4096
 """Most bytes of a lock file that are read."""

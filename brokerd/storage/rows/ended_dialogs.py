@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
-from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRemoval, Owner
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.sweeps import Step
 from brokerd.storage.statements import Script
-from brokerd.storage.sweeps import Step
 from brokerd.storage.tables import PAGED
 
 ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"

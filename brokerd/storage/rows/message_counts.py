@@ -21,10 +21,10 @@ from sqlalchemy import (
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
-from brokerd.storage.bodies import size_of
 from brokerd.storage.changes import Owner
-from brokerd.storage.queues import Skip
 from brokerd.storage.readers import Reader
+from brokerd.storage.rows.bodies import size_of
+from brokerd.storage.rows.queues import Skip
 from brokerd.storage.shelves import PLACES, Shelves
 from brokerd.storage.stretches import (
     STRETCH_ORDERS,

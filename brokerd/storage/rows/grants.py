@@ -13,8 +13,8 @@ from sqlalchemy import delete, select
 
 from brokerd.clock import Instant
 from brokerd.security.grants import Audience, Entry, Grant, Origin, Permission
-from brokerd.storage.audit import append
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.rows.audit import append
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import grants
 from brokerd.telemetry.audit import Entry as AuditEntry

@@ -14,9 +14,9 @@ from sqlalchemy import (
 )
 
 from brokerd.ids import BodyKey, EndpointKey
-from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.readers import Reader
+from brokerd.storage.rows import bodies
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import body_pieces, services
 from brokerd.storage.tables import conversation_endpoints as endpoints

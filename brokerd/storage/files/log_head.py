@@ -31,8 +31,8 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.storage.log_scan import Checksum, checksum
-from brokerd.storage.private_files import open_private, sync
+from brokerd.storage.files.log_scan import Checksum, checksum
+from brokerd.storage.files.private_files import open_private, sync
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 """Function that syncs a file, except for the time of its last write where the system can omit that:

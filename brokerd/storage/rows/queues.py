@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from brokerd.ids import EndpointKey
 from brokerd.protocol.headers import flags_of
-from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.rows import bodies
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Deletes, Inserts, Script
 from brokerd.storage.stretches import (

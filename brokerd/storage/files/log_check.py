@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.clock import Instant, show_instant
 from brokerd.errors import StoreDamaged
-from brokerd.storage.log_head import (
+from brokerd.storage.files.log_head import (
     Record,
     State,
     UnreadableRecord,
@@ -21,7 +21,7 @@ from brokerd.storage.log_head import (
     read_record,
     saved_logs,
 )
-from brokerd.storage.log_scan import Scan, scan
+from brokerd.storage.files.log_scan import Scan, scan
 from brokerd.units import counted
 
 _ATTEMPTS: Final = 3

@@ -12,8 +12,8 @@ from sqlalchemy import bindparam, literal_column
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, MessageId
 from brokerd.storage.changes import OutgoingRow, Owner
-from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.readers import Reader, Values
+from brokerd.storage.rows.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Inserts, Row, Script
 from brokerd.storage.tables import PAGED, transmission_queue
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import InvalidArgument
-from brokerd.storage.private_files import owner_or_mode_problem
+from brokerd.storage.files.private_files import owner_or_mode_problem
 
 SETTING: Final = "store.backup_dirs"
 _OWN_DIRECTORY: Final = f"make a directory of the daemon's user, and name it in {SETTING}"

@@ -19,12 +19,12 @@ from typing import Final
 
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
-from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.rows import bodies
+from brokerd.storage.rows.sweeps import Step
 from brokerd.storage.statements import Script
 from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at
-from brokerd.storage.sweeps import Step
 
 _NOTE: Final = "INSERT INTO queue_drops (endpoint_key) VALUES (?) ON CONFLICT DO NOTHING"
 _FORGET: Final = "DELETE FROM queue_drops WHERE endpoint_key = ?"

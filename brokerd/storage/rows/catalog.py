@@ -48,9 +48,9 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.security.bindings import Binding
-from brokerd.storage import events, system_objects
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.references import (
+from brokerd.storage.rows import events, system_objects
+from brokerd.storage.rows.references import (
     Use,
     forget_closed,
     missing,

@@ -18,7 +18,7 @@ from typing import Final
 
 from brokerd.errors import NoMasterKey
 from brokerd.security.master_key import MOST_FORMER, SIZE, Random
-from brokerd.storage.private_files import open_secret, sync, write_private
+from brokerd.storage.files.private_files import open_secret, sync, write_private
 
 NAME: Final = "master.key"
 """Name of the file in `instance.data_dir`."""

@@ -18,10 +18,10 @@ from brokerd.model import (
     EventNotification,
     Scope,
 )
-from brokerd.storage import system_objects
 from brokerd.storage.changes import EventChanges, EventRow
 from brokerd.storage.connections import Connection
 from brokerd.storage.readers import Reader
+from brokerd.storage.rows import system_objects
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import (
     event_dialogs,

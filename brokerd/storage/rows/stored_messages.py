@@ -21,9 +21,9 @@ from sqlalchemy import (
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.storage.changes import Owner, QueueRow
-from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.queues import Skip
 from brokerd.storage.readers import PageOf, Reader, Values
+from brokerd.storage.rows.paging import Page, bounded, fetch
+from brokerd.storage.rows.queues import Skip
 from brokerd.storage.shelves import Place, Shelves
 from brokerd.storage.stretches import (
     BEFORE_ALL,

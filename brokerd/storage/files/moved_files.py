@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import BAD_FILE, StoreFault
-from brokerd.storage.log_head import (
+from brokerd.storage.files.log_head import (
     descriptor_of_file,
     index_path,
     log_path,
