@@ -373,6 +373,7 @@ class Admin(Facade[AsyncAdmin]):
     alter_endpoint = same(AsyncAdmin.alter_endpoint)
     retry_destination = same(AsyncAdmin.retry_destination)
     confirm_clock = same(AsyncAdmin.confirm_clock)
+    hand_over = same(AsyncAdmin.hand_over)
     forget_broker = same(AsyncAdmin.forget_broker)
     explain_route = same(AsyncAdmin.explain_route)
     ping = same(AsyncAdmin.ping)

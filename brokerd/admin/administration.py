@@ -18,6 +18,7 @@ from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialog_reports import DialogReports
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.grants import GrantAdministration
+from brokerd.admin.hand_over import HandOver
 from brokerd.admin.objects.administration import ObjectAdministration
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.pairing.pairing import Pairing
@@ -108,6 +109,7 @@ class Administration:
         grants: GrantAdministration,
         principals: PrincipalAdministration,
         confirm_clock: Callable[[str], object],
+        hand_over: HandOver,
         router: Router,
         pinging: Pinging,
         log: Log,
@@ -125,6 +127,7 @@ class Administration:
         self._grants = grants
         self._principals = principals
         self._confirm_clock = confirm_clock
+        self._hand_over = hand_over
         self._router = router
         self._pinging = pinging
         self.objects = ObjectAdministration(
@@ -228,6 +231,8 @@ class Administration:
                 return await self._grants.run(verb, actor)
             case admin.ConfirmClock():
                 return self._confirm_clock(actor)
+            case admin.HandOver():
+                return await self._hand_over.run(actor)
             case admin.Enable(name, how):
                 return await operations.enable(self._named(name), how, actor)
             case admin.Disable(name, how):

@@ -95,6 +95,10 @@ def _clock(_verb: admin.ConfirmClock, _own: str) -> tuple[str, Detail]:
     return "clock", {}
 
 
+def _stores(_verb: admin.HandOver, _own: str) -> tuple[str, Detail]:
+    return "stores", {}
+
+
 AUDITED: Final[Mapping[type, Callable[[Any, str], tuple[str, Detail]]]] = {
     wire.CleanUp: _clean_up,
     admin.Enable: _of_broker,
@@ -108,6 +112,7 @@ AUDITED: Final[Mapping[type, Callable[[Any, str], tuple[str, Detail]]]] = {
     admin.PurgeQueue: _purge,
     admin.AlterEndpoint: _alter_endpoint,
     admin.ConfirmClock: _clock,
+    admin.HandOver: _stores,
     admin.ReleaseGroup: _of_group,
     admin.DiscardGroup: _of_group,
     admin.EndGroup: _of_group,

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from brokerd.cli import object_keys
+from brokerd.cli.hand_over import hand_over
 from brokerd.cli.object_commands import change, settings_of
 from brokerd.cli.options import ADDRESS_VARIABLE, instance_options, json_option
 from brokerd.cli.output import print_json, print_line
@@ -184,7 +185,7 @@ _alter.help = f"{_alter.help}\n\n{object_keys.help_of('broker')}"
 
 command = noun(
     "broker",
-    "Brokers of the instance: delivery, identity, clean-up, forgetting a broker.",
+    "Brokers of the instance: delivery, identity, clean-up, forgetting and handing over.",
     listing(
         "brokers",
         "List the brokers of the instance.",
@@ -220,4 +221,5 @@ command = noun(
     ),
     _clean_up,
     _forget,
+    hand_over,
 )

@@ -62,6 +62,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "broker enable": ("enable",),
     "broker error-conversations": ("error_conversations",),
     "broker forget": ("forget_broker",),
+    "broker hand-over": ("hand_over",),
     "broker new-id": ("new_broker",),
     "call": (*_SENDING, "view"),
     "certificate drop": ("drop_certificate", "view"),

@@ -217,6 +217,21 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
         answer = _map(await self._link.ask("confirm_clock", ()))
         return timedelta(seconds=msgspec.convert(answer["seconds"], int))
 
+    async def hand_over(self) -> list[str]:
+        """Hand the stores over to a daemon that waits for them (REL-58).
+
+        Return the machines of the daemons that wait. The daemon then stops in order, and waits in
+        turn: this session loses its connection, and goes on at the other daemon if it has its
+        address.
+
+        Raises:
+            InvalidArgument: the stores are in files, which no other daemon can use.
+            Busy: no other daemon waits for the stores.
+            BrokerError: an error common to all requests; see `Session`.
+        """
+        answer = _map(await self._link.ask("hand_over", ()))
+        return msgspec.convert(answer["waiting"], list[str])
+
     async def explain_route(
         self,
         service: str | None = None,

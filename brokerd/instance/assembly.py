@@ -560,6 +560,7 @@ class Assembly:
             grants=grant_administration(parts, settings, world),
             principals=principal_administration(parts, world),
             confirm_clock=parts.clock_watch.confirm,
+            hand_over=parts.hand_over,
             router=parts.router,
             pinging=parts.pinging,
             log=world.log,

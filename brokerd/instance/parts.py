@@ -12,6 +12,7 @@ from brokerd.admin.broker_operations import Operations
 from brokerd.admin.certificate_exchange import CertificateExchange
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.doctor.own import OwnDoctor
+from brokerd.admin.hand_over import HandOver
 from brokerd.admin.key_rotation import KeyRotation
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.state import StateReport
@@ -74,6 +75,7 @@ class Parts:
     store_watch: StoreWatch
     store_places: StorePlaces
     clock_watch: ClockWatch
+    hand_over: HandOver
     log: TappedLog
     """The event log, whose lines programs can subscribe to (EVT-10)."""
     events: Events

@@ -4,6 +4,7 @@ Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
+from brokerd.admin.hand_over import HandOver
 from brokerd.clock import Clock, SteadyClock
 from brokerd.config.settings import Settings
 from brokerd.instance.parts import Parts
@@ -35,6 +36,7 @@ def build_watches(
         after=settings.store.slow_after.total_seconds(),
         log=world.log,
     )
+    parts.hand_over = HandOver(log=world.log)
     parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
     parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
     parts.store_places = StorePlaces(settings, world.executor, parts.brokers.keys())

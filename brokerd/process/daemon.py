@@ -146,7 +146,7 @@ async def _serve(
     reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
     loop.add_signal_handler(signal.SIGHUP, reloading.reload)
     if settings.is_on_server:
-        loop.add_signal_handler(signal.SIGUSR1, on_hand_over)
+        place.allow_hand_over(on_hand_over)
     turned = partial(give_sign_of_life, instance.parts.slow_commits, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
@@ -207,6 +207,11 @@ class Place:
             self._claim = claiming.result()
         self._claim.begin(instance.parts.tasks.fail)
         return True
+
+    def allow_hand_over(self, begin: Callable[[], None]) -> None:
+        """Let administrators hand the stores over; `begin`: stops this daemon for it (REL-58)."""
+        assert self._claim is not None, "it has the stores"
+        self._instance.parts.hand_over.allow(self._claim.waiting, begin)
 
     def _began(self) -> None:
         self._comes_back = True

@@ -141,6 +141,10 @@ class ConfirmClock(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """A request to accept a held jump of UTC (REL-24)."""
 
 
+class HandOver(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to hand the stores over to a daemon that waits for them (REL-58)."""
+
+
 class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request to clear suppression and connect now (NBT-8)."""
 
@@ -314,6 +318,7 @@ AdminVerb = (
     | AlterEndpoint
     | RetryDestination
     | ConfirmClock
+    | HandOver
     | ExplainRoute
     | Ping
     | DialogTimeline
@@ -337,6 +342,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
     "confirm_clock": ConfirmClock,
+    "hand_over": HandOver,
     "explain_route": ExplainRoute,
     "ping": Ping,
     "dialog_timeline": DialogTimeline,

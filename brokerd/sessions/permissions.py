@@ -92,6 +92,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.AlterEndpoint: _instance,
     admin.RetryDestination: _instance,
     admin.ConfirmClock: _instance,
+    admin.HandOver: _instance,
     admin.GrantPermission: _instance,
     admin.RevokePermission: _instance,
     admin.WhoCan: _instance,

@@ -55,6 +55,7 @@ class Action(StrEnum):
     PURGE_QUEUE = "purge_queue"
     ALTER_ENDPOINT = "alter_endpoint"
     CONFIRM_CLOCK = "confirm_clock"
+    HAND_OVER = "hand_over"
     RELEASE_GROUP = "release_group"
     DISCARD_GROUP = "discard_group"
     END_GROUP = "end_group"

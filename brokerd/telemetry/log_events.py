@@ -209,6 +209,7 @@ EVENTS: Final[dict[str, Event]] = {
             "purge_queue": "dialogs with messages on a queue were ended with an error",
             "forget": "a broker whose store is gone was forgotten",
             "confirm_clock": "a jump of the clock was confirmed",
+            "hand_over": "the stores are handed over to a daemon that waits for them",
             "grant": "a permission was granted",
             "revoke": "a permission was taken back",
             "pair": "another instance was installed by pairing",

@@ -1,7 +1,9 @@
 """Two daemons on one database: one works, the other waits and takes over."""
 
 import asyncio
+import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,8 +113,10 @@ def test_stores_are_handed_over_and_a_client_of_both_daemons_notices_nothing(
     tmp_path: Path, durable_url: str
 ) -> None:
     first, second = both(tmp_path, durable_url)
-    with first.running() as active:
+    with first.running() as active, ThreadPoolExecutor(1) as beside:
         first.answers()
+        alone = first.run("broker", "hand-over", "-c", str(first.settings))
+        assert (alone.returncode, "no other daemon waits" in alone.stderr) == (75, True)
         second.copy_key(first)
         with second.running():
             until(lambda: waits(second), "the second waits")
@@ -122,14 +126,22 @@ def test_stores_are_handed_over_and_a_client_of_both_daemons_notices_nothing(
                 handle = client.begin_dialog("shop", "warehouse", "orders")
                 for number in range(200):
                     if number == 100:
-                        active.send_signal(signal.SIGUSR1)
+                        words = ("broker", "hand-over", "--address", addresses)
+                        handing_over = beside.submit(first.run, *words)
                     client.send(handle, b"%d" % number, "Order")
                     # Until the other one has taken over, so that the sends are around it.
                     if number == 199:
                         until(lambda: waits(first), "the first waits")
                 assert [receive(client) for _ in range(200)] == list(range(200))
+            said = handing_over.result(60)
+            assert said.returncode == 0, said.stderr
+            assert f"the daemon at {second.address} has the stores" in said.stdout
             assert active.poll() is None
             assert second.lines("ready")
+            assert [one["waiting"] for one in first.lines("hand_over")] == ["this machine"]
+            back = second.run("broker", "hand-over", "--json", "-c", str(second.settings))
+            assert (back.returncode, back.stderr) == (0, "")
+            assert "held by a daemon on this machine" in json.loads(back.stdout)["to"]
 
 
 @pytest.mark.rule("REL-57", "REL-2")

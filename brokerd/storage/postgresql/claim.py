@@ -46,6 +46,13 @@ _HOLDER: Final = (
     " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND l.classid::bigint = $1 AND l.objid::bigint = ANY($2::bigint[])"
 )
+_QUEUED: Final = (
+    "SELECT DISTINCT coalesce(host(a.client_addr), 'this machine') AS host"
+    " FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid"
+    " WHERE l.locktype = 'advisory' AND NOT l.granted AND l.objsubid = 2"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND l.classid::bigint = $1 AND l.objid::bigint = $2 ORDER BY 1"
+)
 _END: Final = "SELECT pg_terminate_backend($1)"
 _STORES: Final = "SELECT name FROM known_brokers"
 _HAS_STORES: Final = "SELECT to_regclass('known_brokers') IS NOT NULL"
@@ -57,13 +64,18 @@ Session = Any
 class Claim:
     """The right to open the stores of an instance, until its session ends."""
 
-    def __init__(self, session: Session, *, clock: Clock, patience: float) -> None:
-        """Create it for a session that has the lock.
+    def __init__(
+        self, session: Session, keys: tuple[int, int], *, clock: Clock, patience: float
+    ) -> None:
+        """Create it for a session that has the lock with these keys.
 
         `patience`: seconds that a sign of life may take; a waiting daemon gives up on this one
         after as long.
         """
         self._session = session
+        self._keys = keys
+        self._in_use = asyncio.Lock()
+        """Held by the one statement that the session can run at a time."""
         self._clock = clock
         self._patience = patience
         self._beating: asyncio.Task[None] | None = None
@@ -80,11 +92,27 @@ class Claim:
         with suppress(*DRIVER_ERRORS):
             await self._session.close(timeout=2)
 
+    async def waiting(self) -> list[str]:
+        """Return the machines of the daemons that wait for the claim.
+
+        Raises:
+            StoreFault: the server does not answer.
+        """
+        try:
+            async with self._in_use:
+                rows = await self._session.fetch(
+                    _QUEUED, self._keys[0], self._keys[1] & 0xFFFFFFFF, timeout=self._patience
+                )
+        except DRIVER_ERRORS as error:
+            raise StoreFault(f"the server does not say who waits: {error}") from error
+        return [row["host"] for row in rows]
+
     async def _beat(self, gone: Callable[[StoreFault], None]) -> None:
         try:
             while True:
                 await self._clock.sleep_until(self._clock.monotonic() + BEAT)
-                await self._session.execute("SELECT 1", timeout=self._patience)
+                async with self._in_use:
+                    await self._session.execute("SELECT 1", timeout=self._patience)
         except DRIVER_ERRORS as error:
             gone(
                 StoreFault(
@@ -156,7 +184,7 @@ class Claiming:
                 session.terminate()
                 raise
             else:
-                return Claim(session, clock=self._clock, patience=self._takeover_after)
+                return Claim(session, self._keys, clock=self._clock, patience=self._takeover_after)
 
     def _connect(self) -> Awaitable[Session]:
         return connect(

@@ -52,6 +52,7 @@ ROWS: list[tuple[str, list[Any], str, dict[str, object]]] = [
     ),
     ("alter_endpoint", [{"port": 4032}], "endpoint", {"port": 4032}),
     ("confirm_clock", [], "clock", {}),
+    ("hand_over", [], "stores", {}),
     ("release_group", ["east", ID], "east", {"group": "00010203-0405-0607-0809-0a0b0c0d0e0f"}),
     (
         "discard_group",

@@ -64,6 +64,7 @@ NEEDED = {
     "alter_endpoint": ([{}], {"msdb"}),
     "retry_destination": ([], {"msdb"}),
     "confirm_clock": ([], {"msdb"}),
+    "hand_over": ([], {"msdb"}),
     "grant": (["connect on endpoint to public"], {"msdb"}),
     "revoke": (["send on a to eve"], {"msdb"}),
     "who_can": ([], {"msdb"}),
