@@ -6,9 +6,9 @@ Never:  knows the purpose of a frame, repeats a request, or reconnects; the link
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from brokerd.client.address import Connector
+from brokerd.client.address import Alternatives, Connector
 from brokerd.client.failures import rebuild
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionLost
@@ -23,8 +23,24 @@ from brokerd.protocol.client_frames import (
 )
 from brokerd.protocol.client_readers import AnswerReader
 
-OPEN_WITHIN: Final = 10.0
-"""Seconds for one attempt, from dialling to WELCOME."""
+
+class Patience(NamedTuple):
+    """Seconds after which a client believes that a daemon is gone (CLP-60)."""
+
+    open_within: float
+    """For one attempt, from dialling to WELCOME."""
+    ping_after: float
+    """Without an arrival, or without a write, until a PING."""
+    pong_within: float
+    """Until the answer to the PING."""
+
+
+USUAL: Final = Patience(10.0, PING_AFTER, PONG_WITHIN)
+WITH_OTHERS: Final = Patience(3.0, 3.0, 3.0)
+"""Where another daemon of the instance may have taken over from one that is stopped or cut off.
+
+Whoever gives a daemon up wrongly loses a moment: the others refuse, and the outcome of what was
+asked for is known by its token."""
 _WRITE_HIGH: Final = 1 << 20
 
 _T = TypeVar("_T")
@@ -65,9 +81,10 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """One connection; usable once `open_connection` has returned it."""
 
-    def __init__(self, *, listener: Listener, clock: Clock) -> None:
+    def __init__(self, *, listener: Listener, clock: Clock, patience: Patience) -> None:
         self._listener = listener
         self._clock = clock
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._reader = AnswerReader()
         self._out: list[bytes] = []
@@ -205,19 +222,19 @@ class Connection(asyncio.Protocol):
 
         Raises: nothing.
         """
-        number = 0
+        number, (_, ping_after, pong_within) = 0, self._patience
         while not self.ended.done():
             now = self._clock.monotonic()
-            is_silent = now >= self._heard_at + PING_AFTER
-            if not is_silent and now < self._wrote_at + PING_AFTER:
-                quiet_until = min(self._heard_at, self._wrote_at) + PING_AFTER
+            is_silent = now >= self._heard_at + ping_after
+            if not is_silent and now < self._wrote_at + ping_after:
+                quiet_until = min(self._heard_at, self._wrote_at) + ping_after
                 await until(self._clock, quiet_until, self.ended)
             elif not self._listener.expects():
-                await until(self._clock, now + PING_AFTER, self.ended)
+                await until(self._clock, now + ping_after, self.ended)
             else:
                 number += 1
                 self.write(encode_ping(number))
-                await until(self._clock, now + PONG_WITHIN, self.ended)
+                await until(self._clock, now + pong_within, self.ended)
                 if is_silent and self._heard_at < now:
                     self.abort()
                     await asyncio.wait({self.ended})
@@ -228,18 +245,19 @@ async def open_connection(
 ) -> tuple[Connection, Welcome]:
     """Connect, send HELLO, and return the connection with the WELCOME of the daemon.
 
-    The attempt fails after `OPEN_WITHIN` seconds.
+    The attempt fails after `USUAL.open_within` seconds, or sooner if the connector has others.
 
     Raises:
         OSError: the connection cannot be made.
         ConnectionLost: the daemon did not answer in time, or closed the connection.
         BrokerError: the refusal of the daemon.
     """
-    deadline = clock.monotonic() + OPEN_WITHIN
+    patience = WITH_OTHERS if isinstance(connector, Alternatives) else USUAL
+    deadline = clock.monotonic() + patience.open_within
     made: list[Connection] = []
 
     def factory() -> Connection:
-        made.append(Connection(listener=listener, clock=clock))
+        made.append(Connection(listener=listener, clock=clock, patience=patience))
         return made[-1]
 
     async def dial() -> Welcome:

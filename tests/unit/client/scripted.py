@@ -403,9 +403,8 @@ async def open_session(daemon: Daemon, clock: MovedClock, **options: object) -> 
     rng = Random(1)
     return await connect(
         broker="shop",
-        connector=daemon.connector,
         clock=clock,
         ids=SeededIds(rng),
         rng=rng,
-        **options,  # type: ignore[arg-type]
+        **({"connector": daemon.connector} | options),  # type: ignore[arg-type]
     )

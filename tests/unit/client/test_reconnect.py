@@ -7,7 +7,8 @@ from types import NoneType
 
 import pytest
 
-from brokerd.client.connection import OPEN_WITHIN
+from brokerd.client.address import Alternatives
+from brokerd.client.connection import USUAL, WITH_OTHERS
 from brokerd.client.dialer import reconnect_delay
 from brokerd.client.link import MOST_LOSSES
 from brokerd.client.messages import FOREVER
@@ -551,6 +552,25 @@ async def test_a_silent_daemon_is_asked_and_then_left(
     assert bodies(daemon) == [b"1"]
 
 
+@pytest.mark.rule("CLP-60", "REL-58")
+async def test_a_silent_daemon_is_left_soon_where_there_is_another(
+    daemon: Daemon, clock: MovedClock
+) -> None:
+    both = Alternatives([daemon.connector, daemon.connector])
+    async with await open_session(daemon, clock, connector=both) as session:
+        daemon.hold = {"transact"}
+        sent = session.submit_send(HANDLE, b"1")
+        await turns()
+        daemon.mute = True
+        await clock.advance(WITH_OTHERS.ping_after + WITH_OTHERS.pong_within - 0.5)
+        assert len(daemon.peers) == 1
+        daemon.mute, daemon.hold = False, set()
+        await clock.advance(1)
+        assert len(daemon.peers) == 2
+        await sent
+        assert bodies(daemon) == [b"1"]
+
+
 @pytest.mark.rule("CLP-60")
 async def test_a_client_that_waits_for_nothing_asks_nothing(
     session: Session, daemon: Daemon, clock: MovedClock
@@ -588,7 +608,7 @@ async def test_an_answer_that_came_late_leaves_the_daemon_informed(
 async def test_a_daemon_that_accepts_and_says_nothing(daemon: Daemon, clock: MovedClock) -> None:
     daemon.mute = True
     connecting = asyncio.ensure_future(open_session(daemon, clock, wait=60))
-    await clock.advance(OPEN_WITHIN - 1)
+    await clock.advance(USUAL.open_within - 1)
     assert not connecting.done()
     daemon.mute = False
     await clock.advance(2)
