@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -147,9 +147,19 @@ def place(folder: Path) -> Iterator[Place]:
 class Workload:
     """Orders to both queues, and the answers, in the order in which they were committed."""
 
-    def __init__(self, session: Session, rng: Random) -> None:
+    def __init__(
+        self,
+        session: Session,
+        rng: Random,
+        *,
+        services: Sequence[str] = ("work", "work", "depot"),
+        backlog: int = BACKLOG,
+    ) -> None:
+        """`services`: which get the dialogs, in turn; `backlog`: open orders at which it waits."""
         self._session = session
         self._rng = rng
+        self._services = services
+        self._backlog = backlog
         self.sent: dict[bytes, list[bytes]] = {}
         self.answers: dict[bytes, list[bytes]] = {}
         self.kinds: dict[bytes, str] = {}
@@ -159,7 +169,12 @@ class Workload:
     @property
     def missing(self) -> int:
         """Orders without an answer."""
-        return sum(map(len, self.sent.values())) - sum(map(len, self.answers.values()))
+        return sum(map(len, self.sent.values())) - self.answered
+
+    @property
+    def answered(self) -> int:
+        """Answers so far."""
+        return sum(map(len, self.answers.values()))
 
     async def moved(self) -> None:
         """Wait until both queues are worked on again, so that what is killed is at work."""
@@ -180,7 +195,7 @@ class Workload:
         """Send orders until told to stop."""
         handles = []
         for number in range(DIALOGS):
-            to = "depot" if number % 3 == 2 else "work"
+            to = self._services[number % len(self._services)]
             handle = await self._session.begin_dialog("shop", to, "orders")
             handles.append(handle)
             self.kinds[handle], self.sent[handle], self.answers[handle] = to, [], []
@@ -189,7 +204,7 @@ class Workload:
             body = b"order %d" % len(self.sent[handle])
             self.sent[handle].append(body)
             await self._session.send(handle, body, "Order")
-            while self.missing > BACKLOG and not self.stopping:  # noqa: ASYNC110
+            while self.missing > self._backlog and not self.stopping:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self._rng.uniform(0.0, 0.01))
 

@@ -135,6 +135,10 @@ class ServerRelay(Relay):
         self._armed: deque[tuple[re.Pattern[str], Held]] = deque()
         self._held: list[Held] = []
 
+    def lead_to(self, server: Server) -> None:
+        """Pass new connections on to another server from now on."""
+        self._to = server
+
     def url(self, database: str, *, user: str = USER) -> str:
         """Return where a client connects to."""
         return f"postgresql://{user}@{LOOPBACK}:{self.port}/{quote(database)}"
