@@ -43,7 +43,9 @@ _PHRASES: Final = tuple(
         (r"\bjson_each\(([^()]*)\)", _NUMBERS),
         (
             r"\bjson_group_array\(json_array\(([^()]*)\)\)",
-            r"coalesce(json_agg(json_build_array(\1)), '[]')::text",
+            # U+0000, as it is stored (REL-55), has to be escaped within JSON.
+            r"replace(coalesce(json_agg(json_build_array(\1)), '[]')::text,"
+            r" U&'\\FDD00', '\\u0000')",
         ),
         (r"\bjson_group_array\((\w+)\)", r"coalesce(json_agg(\1), '[]')::text"),
         # A list without values, which SQLite allows.
