@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from brokerd.clock import Instant
 from brokerd.errors import InUse, ObjectsRefused
@@ -163,6 +164,20 @@ async def test_uses_are_counted_and_guard_the_commit(store, rows):
         with pytest.raises(InUse, match="2 open dialogs need service orders"):
             await attempt(drop)
     assert store.catalog == before
+
+
+@pytest.mark.rule("OBJ-35")
+async def test_a_queue_gets_the_key_that_was_settled_when_it_was_tried(open_store):
+    store = await open_store()
+    await store.apply_catalog(SHOP)
+    added = CatalogChanges(queues=(Queue(NO_KEY, "more"),))
+    key = (await store.try_catalog(added)).queues["more"].key
+    assert "more" not in store.catalog.queues
+    await store.apply_catalog(replace(added, new_keys={"more": key}))
+    assert store.catalog.queues["more"].key == key
+    await store.apply_catalog(CatalogChanges(queues=(Queue(NO_KEY, "another"),)))
+    assert store.catalog.queues["another"].key > key
+    await store.close()
 
 
 async def test_options_of_the_broker_are_part_of_the_commit(open_store):

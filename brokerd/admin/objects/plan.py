@@ -216,6 +216,7 @@ def catalog_changes(
         event_notifications=_only(put.get(Kind.EVENT_NOTIFICATION), EventNotification),
         options=options,
         unused=unused,
+        new_keys={},
         **{f"dropped_{TABLES[kind]}": tuple(names) for kind, names in dropped.items()},
     )
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from brokerd.broker.blocked import Blocked, settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
@@ -54,7 +56,9 @@ async def apply_moving(
             target = broker.queues[moved[name]].queue.key
             keys = {one.endpoint.key for one in lives if one.endpoint.service == name}
             broker.store.redirect(keys, target)
-        catalog = await broker.store.apply_catalog(changes)
+        # The rows that move have the keys of these queues already.
+        settled = {name: queue.queue.key for name, queue in broker.queues.items()}
+        catalog = await broker.store.apply_catalog(replace(changes, new_keys=settled))
         for queue in queues:
             queue.line.wake_selective()  # waiters for a moved conversation learn that
         return catalog

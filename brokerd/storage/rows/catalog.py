@@ -8,6 +8,7 @@ Never:  decides whether an object may be dropped; foreign keys only refuse to dr
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -115,6 +116,8 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     """Options of the broker itself, by their column of `store`."""
     unused: tuple[Use, ...] = ()
     """Uses that must have no open dialog at the commit; otherwise nothing is changed."""
+    new_keys: dict[str, QueueKey] = {}
+    """Keys that queues get if they are created, where `try_changes` has settled them."""
 
 
 NO_CHANGES: Final = CatalogChanges()
@@ -165,7 +168,11 @@ def make(connection: Connection, changes: CatalogChanges) -> Catalog:
 
 
 def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
-    """Return the catalog as the changes would make it, or raise their refusal; change nothing."""
+    """Return the catalog as the changes would make it, or raise their refusal; change nothing.
+
+    A key that was given here may not be given again: SQLite gives the next one to who comes next,
+    PostgreSQL gives each only once. Whoever uses a queue of this catalog sets `new_keys`.
+    """
     with suppress(_Undo), transaction(connection):
         catalog = make(connection, changes)
         raise _Undo
@@ -188,7 +195,7 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
     for contract in changes.contracts:
         _put_contract(connection, contract)
     for queue in changes.queues:
-        _put_queue(connection, queue)
+        _put_queue(connection, queue, changes.new_keys.get(queue.name))
     for service in changes.services:
         _put_service(connection, service)
         move_messages(connection, service.name, service.queue)
@@ -225,10 +232,19 @@ def _drop(connection: Connection, table: Table, name: str) -> None:
         raise ObjectNotFound(f"{table.name}: there is no {name!r} to drop")
 
 
-def _put(connection: Connection, table: Table, name: str, values: Mapping[str, object]) -> None:
-    """Write the row of this name; `values` in the order of the table's columns."""
+def _put(
+    connection: Connection,
+    table: Table,
+    name: str,
+    values: Mapping[str, object],
+    *,
+    new: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    """Write the row of this name; `values` in the order of the table's columns.
+
+    `new`: further values of a row that is added."""
     if connection.execute(_look_up(table), (name,)).fetchone() is None:
-        _insert(connection, table, {"name": name, **values})
+        _insert(connection, table, {**new, "name": name, **values})
     elif values:
         connection.execute(_alteration(table, tuple(values)), (*values.values(), name))
 
@@ -255,7 +271,7 @@ def _put_contract(connection: Connection, contract: Contract) -> None:
         _insert(connection, contract_types, values)
 
 
-def _put_queue(connection: Connection, queue: Queue) -> None:
+def _put_queue(connection: Connection, queue: Queue, key: QueueKey | None) -> None:
     activation = queue.activation
     values = {
         "is_enqueue_enabled": queue.enqueue_enabled,
@@ -275,7 +291,8 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "max_messages": queue.max_messages,
         "max_bytes": queue.max_bytes,
     }
-    _put(connection, queues, queue.name, values)
+    new = {} if key is None else {"queue_key": key}
+    _put(connection, queues, queue.name, values, new=new)
 
 
 def _put_service(connection: Connection, service: Service) -> None:
