@@ -5,7 +5,7 @@ that damage a store on purpose have the mark `damages_stores`.
 """
 
 from collections.abc import Iterator
-from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +21,13 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """With `--engine=postgresql`, the stores of `one_daemon` are on a server."""
     if request.config.getoption("--engine") != "postgresql":
         return
-    url, numbers = request.getfixturevalue("postgresql_url"), count(1)
+    if (mark := request.node.get_closest_marker("of_files")) is not None:
+        pytest.skip(f"of stores in files: {mark.args[0]}")
+    url = request.getfixturevalue("postgresql_url")
+    prefixes: dict[Path, str] = {}
 
-    def on_server() -> InlineOnServer:
-        prefix = f"daemon{next(numbers)}_"
+    def on_server(folder: Path) -> InlineOnServer:
+        prefix = prefixes.setdefault(folder, f"daemon{len(prefixes)}_")
         return InlineOnServer(url, ServerOptions(require_durable=False, schema_prefix=prefix))
 
     monkeypatch.setattr(one_daemon, "default_executor", on_server)

@@ -60,8 +60,11 @@ OBJECTS: dict[str, Any] = {
 }
 
 
-default_executor: Callable[[], Executor] = Inline
-"""Makes what runs the SQL of a daemon's stores; `--engine=postgresql` puts another one here."""
+def default_executor(_folder: Path) -> Executor:
+    """Return what runs the SQL of the stores of the daemon in a folder.
+
+    `--engine=postgresql` puts another function in this place."""
+    return Inline()
 
 
 class Log:
@@ -93,7 +96,7 @@ class Daemon:
         """The machine it believes to be on."""
         self.disk: Disk | None = None
         """The file system it believes to be on."""
-        self.executor = default_executor()
+        self.executor = default_executor(folder)
         """Runs the SQL of its stores."""
         self.metrics: Callable[[BootId], MetricsLog] | None = None
         """Makes the metrics log of a boot; without it there is none."""
