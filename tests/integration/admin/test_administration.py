@@ -697,6 +697,7 @@ def copy_store(folder: Path, source: str, target: str, **facts: object) -> None:
     here.close()
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("OBJ-3", "ERR-9772", "OBJ-2", "RTE-34", "MAN-8")
 @scenario
 async def test_two_brokers_with_one_identifier_do_not_both_deliver(place: Place) -> None:
@@ -731,6 +732,7 @@ async def test_two_brokers_with_one_identifier_do_not_both_deliver(place: Place)
     assert state.broker_id != east["broker_id"]
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("OBJ-3", "MAN-2", "MAN-5", "MAN-6")
 @pytest.mark.parametrize("what", ["enable", "error_conversations", "new_broker"])
 def test_another_broker_that_got_the_identifier_meanwhile_keeps_it(
@@ -773,6 +775,7 @@ def test_another_broker_that_got_the_identifier_meanwhile_keeps_it(
     run(tmp_path)
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("OBJ-3", "MAN-5", "MAN-6")
 @pytest.mark.parametrize("what", ["error_conversations", "new_broker"])
 def test_the_identifier_of_an_operation_that_runs_is_taken(
@@ -811,6 +814,7 @@ def test_the_identifier_of_an_operation_that_runs_is_taken(
     run(tmp_path)
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("OBJ-3", "MAN-5")
 @scenario
 async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place: Place) -> None:
@@ -837,6 +841,7 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("OBJ-3", "MAN-2", "MAN-16")
 @scenario
 async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_nothing(
@@ -868,6 +873,7 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("MAN-7", "PBT-13", "REL-30")
 @pytest.mark.parametrize(
     "facts", [{"instance_id": b"f" * 16}, {"host": b"h" * 16}], ids=["instance", "machine"]
@@ -902,6 +908,7 @@ def test_a_copy_from_elsewhere_starts_disabled_and_says_so(
     play(program, tmp_path)
 
 
+@pytest.mark.of_files("it copies a store file")
 @pytest.mark.rule("MAN-7", "MAN-8")
 @pytest.mark.parametrize("what", ["enable", "error_conversations", "new_broker"])
 def test_each_choice_for_a_copy_from_elsewhere_makes_it_belong_here(
@@ -1100,6 +1107,7 @@ async def test_a_crash_leaves_the_committed_state(place: Place) -> None:
         assert await bodies(session, "desk") == []
 
 
+@pytest.mark.of_files("backup is of files")
 @pytest.mark.rule("MAN-11", "CLP-95")
 @scenario
 async def test_the_daemon_writes_a_backup_and_says_so(place: Place) -> None:
@@ -1140,6 +1148,7 @@ async def test_no_backup_is_written_among_the_stores_whatever_its_path_says(plac
     assert place.audited("backup") == []
 
 
+@pytest.mark.of_files("backup is of files")
 @pytest.mark.rule("SX-22", "CLP-95")
 @scenario
 async def test_a_client_has_a_backup_written_below_the_named_directories_only(place: Place) -> None:
@@ -1162,6 +1171,7 @@ async def test_a_client_has_a_backup_written_below_the_named_directories_only(pl
     assert stat.S_IMODE((backups / "copy.db").stat().st_mode) == 0o600
 
 
+@pytest.mark.of_files("backup is of files")
 @pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15", "REL-30")
 @scenario
 async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:
@@ -1197,6 +1207,7 @@ async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place)
         assert (told.handle, told.is_timer) == (away, True)
 
 
+@pytest.mark.of_files("backup is of files")
 @pytest.mark.rule("MAN-5", "MAN-8")
 @scenario
 async def test_a_broker_that_was_put_back_ends_what_its_peers_know_more_of(place: Place) -> None:
@@ -1230,6 +1241,7 @@ async def test_a_broker_that_was_put_back_ends_what_its_peers_know_more_of(place
         await place.main.send(later, b"4", "Ask")
 
 
+@pytest.mark.of_files("backup is of files")
 @pytest.mark.rule("MAN-9")
 @scenario
 async def test_a_backup_of_a_broker_has_nothing_of_the_instance(place: Place) -> None:

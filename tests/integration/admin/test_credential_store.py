@@ -48,6 +48,7 @@ def told(daemon: Daemon, event: str) -> list[object]:
     return [fields["subclass"] for name, fields in daemon.log.lines if name == event]
 
 
+@pytest.mark.of_files("it looks into the file")
 @pytest.mark.rule("SEC-2", "SX-6")
 @by_itself
 async def test_an_instance_makes_its_key_and_certificate_once(daemon: Daemon) -> None:

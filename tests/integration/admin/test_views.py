@@ -372,6 +372,7 @@ async def test_a_broker_shows_whether_it_honors_priorities(
     assert await honoring() == {"main": False, "east": False}
 
 
+@pytest.mark.of_files("it damages a store file")
 @pytest.mark.rule("VIEW-10")
 def test_the_values_of_every_column_of_a_broker(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
@@ -647,6 +648,7 @@ async def test_periodic_work_that_fails_is_seen(daemon: Daemon, session: Session
     assert {one.broker for one in status.queues} == {"main"}
 
 
+@pytest.mark.of_files("it damages a store file")
 @pytest.mark.rule("VIEW-10")
 def test_a_broker_that_cannot_be_opened_shows_when_it_is_tried_next(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:

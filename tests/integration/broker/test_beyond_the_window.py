@@ -250,6 +250,7 @@ def test_an_end_deletes_unread_messages_that_are_not_in_memory(tmp_path: Path) -
     play(program, tmp_path, window=TINY)
 
 
+@pytest.mark.of_files("it verifies the file")
 @pytest.mark.rule("REL-35", "DLG-T10", "OBJ-47", "RCV-7")
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_a_dialog_leaves_unread_is_gone_though_the_file_has_it_still(
@@ -295,7 +296,7 @@ def test_what_a_dialog_leaves_unread_is_gone_though_the_file_has_it_still(
 
 async def in_file(daemon: Daemon) -> int:
     """How many messages the file of the store has, those included that are as good as deleted."""
-    count = f"SELECT count(*) FROM ({EVERYWHERE})"
+    count = f"SELECT count(*) FROM ({EVERYWHERE}) AS everywhere"
     return await daemon.broker.store.run(lambda it: int(it.execute(count).fetchone()[0]))
 
 

@@ -90,6 +90,7 @@ async def tell(session: Session, handle: bytes, count: int, *, end: bool) -> Non
             await tx.end(handle)
 
 
+@pytest.mark.of_files("it verifies the file")
 @pytest.mark.rule("DLP-20", "DLG-T18", "REL-36")
 @pytest.mark.parametrize("side", ["target", "initiator"])
 def test_the_end_is_acknowledged_before_what_came_before_it_is_read(
@@ -219,6 +220,7 @@ def test_a_target_is_kept_for_the_guard_time_after_it_closed(tmp_path: Path) -> 
     play(program, tmp_path)
 
 
+@pytest.mark.of_files("it verifies the file")
 @pytest.mark.rule("REL-36")
 def test_a_start_deletes_what_dialogs_that_are_over_have_left(tmp_path: Path) -> None:
     """As versions did that kept rows whose endpoint was gone, or as a kill in the middle may."""

@@ -412,6 +412,7 @@ async def test_a_dropped_service_leaves_no_tombstone(
     assert told.error.number == -8470
 
 
+@pytest.mark.of_files("it reads the file meanwhile")
 @pytest.mark.rule("REL-4", "REL-14", "DLP-57")
 def test_the_notice_leaves_only_when_the_file_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,8 @@ from tests.integration.instance.second_broker import (
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
 
+pytestmark = pytest.mark.of_files("it damages and moves store files")
+
 GARBAGE = b"a shopping list\n" * 20
 
 

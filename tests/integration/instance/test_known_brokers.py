@@ -34,6 +34,8 @@ from tests.integration.mirrored import SHARED, Trio, mirrored
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
 
+pytestmark = pytest.mark.of_files("it takes store files away and puts them back")
+
 NEW_ID = bytes(range(16))
 LATER_TABLES = (
     *("certificates", "principals", "grants", "audit", "remote_service_bindings"),

@@ -137,7 +137,9 @@ def test_a_damaged_piece_parks_the_group(tmp_path: Path) -> None:
             await session.send(handle, body, "Any")
         await session.close()
         await daemon.broker.store.run(
-            lambda at: at.execute("UPDATE body_pieces SET data = x'00' WHERE piece = 2")
+            lambda at: at.execute(
+                "UPDATE body_pieces SET data = substr(data, 1, 1) WHERE piece = 2"
+            )
         )
         await daemon.restart()
         again = await daemon.session()

@@ -40,7 +40,7 @@ async def damage(daemon: Daemon, table: str = "queue_messages") -> None:
 
     def write(connection: Connection) -> None:
         for one in tables:
-            connection.execute(f"UPDATE {one} SET body = x'00' WHERE body = ?", (BAD,))
+            connection.execute(f"UPDATE {one} SET body = ? WHERE body = ?", (b"\0", BAD))
 
     await daemon.broker.store.run(write)
 
@@ -213,7 +213,7 @@ async def spoil(daemon: Daemon, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE body_pieces SET data = x'00' WHERE piece = 0",
+        "UPDATE body_pieces SET data = substr(data, 1, 1) WHERE piece = 0",
         "DELETE FROM body_pieces WHERE piece = 1",
         "DELETE FROM body_pieces",
     ],
@@ -252,7 +252,7 @@ def test_a_damaged_message_is_not_called_unfit(tmp_path: Path) -> None:
             dispatcher = daemon.instance.parts.dispatcher
             dispatcher.arrived([arriving(daemon, 1, 0, fragment=0, **text, body=b'["')])
             await daemon.pass_time(1)
-            await spoil(daemon, "UPDATE body_pieces SET data = x'00'")
+            await spoil(daemon, "UPDATE body_pieces SET data = substr(data, 1, 1)")
         await daemon.restart()
         daemon.instance.parts.dispatcher.arrived(
             [arriving(daemon, 1, 0, fragment=1, **text, body=b'"]')]

@@ -11,6 +11,8 @@ from brokerd.errors import BAD_FILE, StoreFault
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.shorthand import talk
 
+pytestmark = pytest.mark.of_files("store files are moved")
+
 
 def move(store: Path) -> None:
     store.rename(store.with_suffix(".old"))

@@ -128,6 +128,7 @@ async def test_arrivals_wait_at_their_sender_who_is_told_why(
         assert bodies(await take(east, "harbour")) == [b"2"]
 
 
+@pytest.mark.of_files("the disk of the daemon is full")
 @pytest.mark.rule("REL-26", "FD-5")
 def test_a_small_disk_is_filled_and_drained_again_and_again(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
@@ -156,6 +157,7 @@ def test_a_small_disk_is_filled_and_drained_again_and_again(tmp_path: Path) -> N
         play(program, folder)
 
 
+@pytest.mark.of_files("the disk of the daemon is full")
 @pytest.mark.rule("REL-26", "FD-5")
 def test_a_broker_that_finds_no_room_is_not_made_and_is_made_once_there_is_some(
     tmp_path: Path,

@@ -337,6 +337,7 @@ def test_what_is_not_there_is_no_problem(tmp_path: Path) -> None:
     assert list(survey([tmp_path / "file"])) == []
 
 
+@pytest.mark.of_files("it opens store files to others")
 @pytest.mark.rule("SX-24")
 def test_a_running_daemon_shows_what_its_files_have_become(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:

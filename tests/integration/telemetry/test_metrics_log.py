@@ -155,6 +155,7 @@ def test_closing_lines_leave_the_store_at_the_next_tick_however_many_they_are(
     assert set(names.values()) == {1}
 
 
+@pytest.mark.of_files("it writes into the file")
 @pytest.mark.rule("PER-24", "SDK-14")
 def test_without_a_metrics_log_no_closing_line_is_written_and_old_ones_go(tmp_path: Path) -> None:
     async def converse(daemon: Daemon) -> None:
