@@ -9,6 +9,7 @@ The extra `otel` brings what it needs: `pip install 'brokerd[otel]'`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from random import Random
@@ -58,7 +59,7 @@ class Tracing:
         if not 0 <= sample <= 1:
             raise InvalidArgument(f"sample is {sample!r}", hint="give a share from 0 to 1")
         try:
-            from opentelemetry import trace  # noqa: PLC0415  # optional, and only for who traces
+            from opentelemetry import context, trace  # noqa: PLC0415  # optional, for who traces
             from opentelemetry.trace.propagation import (  # noqa: PLC0415
                 tracecontext,
             )
@@ -71,7 +72,7 @@ class Tracing:
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("brokerd", tracer_provider=tracer_provider)
         self._current = trace.get_current_span
-        self._none = trace.INVALID_SPAN
+        self._everything_current = context.get_current
         self._parent = parent
         self._sample = sample
         self._draw = (random or Random()).random  # noqa: S311  # which sends are traced
@@ -99,9 +100,20 @@ class Tracing:
 
         Raises: nothing.
         """
-        current = self._current()
-        if not self._is_traced(current):
+        # Most sends are not traced: these two questions are all that one may cost.
+        if not self._everything_current() and self._draw() >= self._sample:
             return None
+        return self._begin_send(handle, message_type, headers)
+
+    def _begin_send(
+        self, handle: bytes | Sequence[bytes], message_type: str | None, headers: Headers | None
+    ) -> SendSpan | None:
+        """Begin the span of a send that was drawn, or that happens in a context of the program."""
+        current = self._current()
+        if self._everything_current() and not self._is_traced(current):
+            # The receiver has to learn that the trace is not recorded (MON-113).
+            is_known = current.get_span_context().is_valid and not current.is_recording()
+            return _Untraced(self._carried(current, headers)) if is_known else None
         first = handle if isinstance(handle, bytes) else handle[0]
         to_service = self._services.get(first)
         operation = "reply" if _handles(current, first) else "send"
@@ -124,16 +136,19 @@ class Tracing:
         return _SendSpan(self._trace, span, self._carried(span, headers))
 
     def _may_begin(self, messages: Sequence[Message]) -> bool:
-        """Return whether messages of untraced senders get spans; those of the broker never do."""
-        if all(message.message_type in SYSTEM_TYPES for message in messages):
+        """Return whether messages without a context get spans; those of the broker never do."""
+        if not self._everything_current():
+            if self._draw() >= self._sample:
+                return False
+        elif not self._is_traced(self._current()):
             return False
-        return self._is_traced(self._current())
+        return not all(message.message_type in SYSTEM_TYPES for message in messages)
 
     def _is_traced(self, current: Span) -> bool:
         """Return whether to go on with the current trace or to begin one."""
-        if current is not self._none and current.get_span_context().is_valid:
+        if current.get_span_context().is_valid:
             return current.is_recording()
-        return self._sample >= 1 or self._draw() < self._sample
+        return self._draw() < self._sample
 
     def _carried(self, span: Span, headers: Headers | None) -> Headers:
         """Return the headers with the context of the span, unless the program gave one itself."""
@@ -159,12 +174,20 @@ class Tracing:
 
         Raises: nothing.
         """
-        senders = [(message, self._sender(message)) for message in messages]
-        for message, sender in senders:
-            if sender is not None and message.delivery_count == 0:
-                self._transmitted(message, sender)
-        known = [sender for _, sender in senders if sender is not None]
-        if not known and not self._may_begin(messages):
+        known: list[SpanContext] = []
+        others: list[Message] = []
+        for message in messages:
+            if not message.headers or TRACEPARENT not in message.headers:
+                others.append(message)
+            elif _is_unsampled(message):
+                continue
+            elif (sender := self._sender(message)) is None:
+                others.append(message)
+            elif sender.trace_flags.sampled:
+                known.append(sender)
+                if message.delivery_count == 0:
+                    self._transmitted(message, sender)
+        if not known and not (others and self._may_begin(others)):
             return
         alone = len(messages) == 1 and len(known) == 1
         span = self._tracer.start_span(
@@ -215,9 +238,15 @@ class Tracing:
 
         Raises: nothing.
         """
-        sender = self._sender(message)
-        if sender is None and not self._may_begin((message,)):
-            return nullcontext()
+        headers = message.headers
+        sender = None
+        if headers and TRACEPARENT in headers and (sender := self._sender(message)) is not None:
+            if not sender.trace_flags.sampled:  # what the handler sends has to carry that on
+                unrecorded = self._trace.NonRecordingSpan(sender)
+                block: AbstractContextManager[Any] = self._trace.use_span(unrecorded)
+                return block
+        elif not self._may_begin((message,)):
+            return _NOTHING
         return self._process(queue, message, sender)
 
     @contextmanager
@@ -249,7 +278,7 @@ class Tracing:
     # Contexts.
 
     def _sender(self, message: Message) -> SpanContext | None:
-        """Return the span that sent the message; None = it is not traced."""
+        """Return the span that sent the message, sampled or not; None = the message has none."""
         headers = message.headers
         parent = headers.get(TRACEPARENT) if headers else None
         if not isinstance(parent, str):
@@ -259,7 +288,7 @@ class Tracing:
         if isinstance(state, str):
             carried[TRACESTATE] = state
         found: SpanContext = self._current(self._propagator.extract(carried)).get_span_context()
-        return found if found.is_valid and found.trace_flags.sampled else None
+        return found if found.is_valid else None
 
     def _context(self, sender: SpanContext) -> Context:
         span = self._trace.NonRecordingSpan(sender)
@@ -271,6 +300,31 @@ class Tracing:
 
 
 _HANDLE: Final = "brokerd.conversation_handle"
+_NOTHING: Final = nullcontext()
+_UNSAMPLED: Final = re.compile(
+    r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]"
+).fullmatch
+
+
+def _is_unsampled(message: Message) -> bool:
+    """Return whether the `traceparent` of the message says that its trace is not recorded."""
+    parent = message.headers.get(TRACEPARENT)
+    return isinstance(parent, str) and _UNSAMPLED(parent) is not None
+
+
+class _Untraced:
+    """A send within a trace that is not recorded: it carries the context, and has no span."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self, headers: Headers) -> None:
+        self.headers = headers
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Do nothing.
+
+        Raises: nothing.
+        """
 
 
 class _SendSpan:

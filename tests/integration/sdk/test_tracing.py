@@ -172,13 +172,40 @@ async def test_a_trace_that_is_going_on_is_followed(
         await one.session.send(handle, b"1", "Cancel")
     quiet = trace.get_tracer("test", tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
     one.session.tracing = tracing(spans, one)
-    with quiet.start_as_current_span("not sampled"):
+    with quiet.start_as_current_span("not sampled") as unrecorded:
         await one.session.send(handle, b"2", "Cancel")
     sent = spans.one("send warehouse")
     assert parent(sent) == request.get_span_context().span_id
     one.session.tracing = None
     found = await one.session.receive("warehouse_q", autocommit=True)
-    assert ["traceparent" in message.headers for message in found] == [True, False]
+    carried = [str(message.headers["traceparent"]) for message in found]
+    assert [int(each[-2:], 16) & 1 for each in carried] == [1, 0]
+    assert carried[1][3:35] == f"{unrecorded.get_span_context().trace_id:032x}"
+
+
+@pytest.mark.rule("MON-113")
+async def test_what_is_not_recorded_has_no_spans_and_goes_on_with_the_replies(
+    brokerd_instance: RigInstance, spans: Spans
+) -> None:
+    one = brokerd_instance
+    await one.session.declare(orders, service="shop")
+    await one.session.declare(orders, service="warehouse", target=True)
+    handle = await one.session.begin_dialog("shop", "warehouse", "orders/v1")
+    unrecorded = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    headers: dict[str, str | bytes] = {"traceparent": unrecorded, "tracestate": "other=1"}
+    for body in (b'{"sku": "A1"}', b'{"sku": "A2"}'):
+        await one.session.send(handle, body, "Order", headers=headers)
+    one.session.tracing = tracing(spans, one)
+    async for delivery in one.session.deliveries("warehouse_q", contracts=[orders]):
+        async with delivery:
+            await delivery.send(Packed("A1"))
+        break
+    await one.session.receive("warehouse_q", autocommit=True)
+    assert spans.all() == {}
+    one.session.tracing = None
+    (reply,) = await one.session.receive("shop_q", autocommit=True)
+    assert str(reply.headers["traceparent"]) == unrecorded
+    assert "other=1" in str(reply.headers["tracestate"])
 
 
 @pytest.mark.rule("MON-61", "MON-65")
