@@ -12,7 +12,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -86,17 +86,21 @@ def command(
     every = max(_LEAST, every)
     if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
 
-        async def fetch(session: Session) -> Board:
+        async def fetch(session: Session) -> tuple[InstanceStatus, Board]:
             before = await _sample(session)
             await session.clock.sleep_until(session.clock.monotonic() + every)
-            return make_board(await _sample(session), before)
+            sample = await _sample(session)
+            return sample.status, make_board(sample, before)
 
-        board = ask(fetch, address=address, config=config, broker=broker, of_instance=True)
+        seen, board = ask(fetch, address=address, config=config, broker=broker, of_instance=True)
         status = exit_statuses.LOOK if board.attention else exit_statuses.OK
         if as_json:
             print_json(board)
             return status
-        frame = make_frame(board, Screen(cursor=-1), width=terminal_width(), height=None)
+        found = _at_daemon(causes(seen, board.attention), given_place())
+        frame = make_frame(
+            board, Screen(cursor=-1), width=terminal_width(), height=None, causes=found
+        )
         for line in text_of(frame).splitlines():
             print_line(line)
         return status
@@ -241,17 +245,22 @@ class _Live:
         found = causes(self._now.status, items, queue)
         if not found and isinstance(line, DestinationLine):
             found = failing(self._now.status, line.address)
-        return [
-            cause._replace(
-                findings=[
-                    msgspec.structs.replace(
-                        one, commands=tuple(at_daemon(each, self._place) for each in one.commands)
-                    )
-                    for one in cause.findings
-                ]
-            )
-            for cause in found
-        ]
+        return _at_daemon(found, self._place)
+
+
+def _at_daemon(found: Sequence[Cause], place: str) -> list[Cause]:
+    """Return the causes with commands that name the daemon, as `brokerd top` was told to."""
+    return [
+        cause._replace(
+            findings=[
+                msgspec.structs.replace(
+                    one, commands=tuple(at_daemon(each, place) for each in one.commands)
+                )
+                for one in cause.findings
+            ]
+        )
+        for cause in found
+    ]
 
 
 @contextmanager

@@ -278,6 +278,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State: starting, ready, draining."""
     listening: tuple[str, ...] = ()
     listen_error: str = ""
+    endpoint_state: str = ""
+    """State of the broker endpoint: started, stopped, disabled; empty = there is none."""
     clients: int = 0
     peers: int = 0
     doors: tuple[DoorStatus, ...] = ()
@@ -342,6 +344,8 @@ def concerns(status: InstanceStatus) -> list[str]:
         found.append(status.clock)
     if status.listen_error:
         found.append(f"not listening for peers: {status.listen_error}")
+    if status.endpoint_state not in ("", "started"):
+        found.append(f"the broker endpoint is {status.endpoint_state}: no other instance gets in")
     found += [
         f"broker {d.broker_id} is at {d.earlier}, and at {d.later}" for d in status.duplicates
     ]

@@ -195,13 +195,16 @@ def test_a_calm_instance_ends_with_0(tmp_path: Path, capsys: Capture) -> None:
     daemon.stop()
 
 
-@pytest.mark.rule("MON-82")
+@pytest.mark.rule("MON-82", "MON-114")
 def test_without_a_terminal_one_frame_is_printed(served: Served, capsys: Capture) -> None:
     assert main(["top", "--every", "0.2", "--address", served.address]) == 2
     text = capsys.readouterr().out
     assert "ATTENTION: 1 to look at" in text or "ATTENTION: 2 to look at" in text
     assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= 80
+    commands = [line for line in text.splitlines() if line.startswith("    brokerd ")]
+    assert max(len(line) for line in text.splitlines() if line not in commands) <= 80
+    on = "    brokerd queue alter closed status=on --broker main"
+    assert f"{on} --address {served.address}" in commands
     assert main(["top", "--every", "0.2", "--address", served.address, "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert {one["name"] for one in shown["queues"]} == {"desk", "shop", "closed"}

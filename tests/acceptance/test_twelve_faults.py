@@ -383,6 +383,23 @@ def test_a_user_who_may_not_connect_is_told_so_and_not_to_start_the_daemon(
         assert "start it" not in said
 
 
+@pytest.mark.rule("MON-115", "MON-114")
+def test_an_endpoint_that_is_stopped_is_named_where_it_is_stopped(
+    two: Two, capsys: Capture
+) -> None:
+    said = "the broker endpoint is stopped: no other instance gets in"
+    assert main(["endpoint", "stop", *two.west.at]) == 0
+    try:
+        assert said in verdict(capsys, two.west)
+        assert main(["top", "--once", "--every", "0.2", *two.west.at]) == 2
+        shown = capsys.readouterr().out.splitlines()
+        at = shown.index(f"- {said}")
+        assert shown[at + 1] == f"    brokerd endpoint start {' '.join(two.west.at)}"
+    finally:
+        assert main(["endpoint", "start", *two.west.at]) == 0
+    assert said not in verdict(capsys, two.west)
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """Let this thread alone act as a user without rights; the daemons' threads stay as they are."""

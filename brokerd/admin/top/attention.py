@@ -151,6 +151,7 @@ def _parts(status: InstanceStatus) -> Iterator[_Part]:
     yield _Part(replace(bare, state=status.state))
     yield _Part(replace(bare, clock=status.clock))
     yield _Part(replace(bare, listen_error=status.listen_error))
+    yield _Part(replace(bare, endpoint_state=status.endpoint_state))
     yield from (_Part(replace(bare, duplicates=(one,))) for one in status.duplicates)
     yield from (_Part(replace(bare, clocks_apart=(one,))) for one in status.clocks_apart)
     for queue in status.queues:
@@ -200,8 +201,9 @@ def _line(part: _Part, text: str, *, without_broker: bool) -> Attention:
 def _examined(part: _Part) -> list[Finding]:
     """Return what the doctor finds in one part."""
     endpoint = None
-    if part.of.listen_error:
-        endpoint = {"state": "STARTED", "listen_error": part.of.listen_error}
+    if part.of.listen_error or part.of.endpoint_state:
+        state = part.of.endpoint_state or "started"
+        endpoint = {"state": state, "listen_error": part.of.listen_error}
     found = list(examine(Seen(status=part.of, now=part.of.now, endpoint=endpoint)))
     if isinstance(part.item, QueueStatus) and part.item.parked:
         parked = next(one for one in reversed(concerns(part.of)) if " parked" in one)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from brokerd.admin.doctor.findings import Finding
 from brokerd.admin.top.attention import Attention, Cause
 from brokerd.admin.top.board import GRAVE, Board, Choice, DestinationLine, Line, QueueLine, chosen
 from brokerd.admin.top.keys import Mode, Screen
@@ -27,7 +28,7 @@ _COARSE: Final = 100
 
 
 class Piece(NamedTuple):
-    """A text with a style: `bad`, `warn`, `good`, `head`, `dim`, `chosen`, or none."""
+    """A text with a style: `bad`, `warn`, `good`, `head`, `dim`, `chosen`, `command`, or none."""
 
     text: str
     style: str = ""
@@ -82,8 +83,9 @@ def make_frame(
 ) -> list[Row]:
     """Return the lines of a frame; `height` None = as many as there are.
 
-    `causes`: those of the chosen line, if the screen shows them. `lost`: why the daemon does not
-    answer; the figures are those of its last answer then."""
+    `causes`: those of the chosen line, if the screen shows them; in a list of any height, where no
+    key can be pressed, those of all lines, each with its commands (MON-114). `lost`: why the daemon
+    does not answer; the figures are those of its last answer then."""
     screen_width, width = max(1, width), max(LEAST_WIDTH, width)
     screen_height = height
     if height is not None:
@@ -95,8 +97,11 @@ def make_frame(
             body = [[Piece(_cut(line, width))] for line in _HELP]
         rows = [*head, *_page(body, screen, width, None if height is None else height - 3)]
     else:
-        rows = _overview(board, screen, head, width, height)
-    return [_clipped(row, screen_width) for row in rows[:screen_height]]
+        rows = _overview(board, screen, head, width, height, causes)
+    return [
+        row if row and row[0].style == "command" else _clipped(row, screen_width)
+        for row in rows[:screen_height]
+    ]
 
 
 def _page(body: list[Row], screen: Screen, width: int, room: int | None) -> list[Row]:
@@ -109,8 +114,13 @@ def _page(body: list[Row], screen: Screen, width: int, room: int | None) -> list
     return [*shown, _keys(screen, width, is_more=is_more)]
 
 
-def _overview(
-    board: Board, screen: Screen, head: list[Row], width: int, height: int | None
+def _overview(  # noqa: PLR0917  # what a frame is made of
+    board: Board,
+    screen: Screen,
+    head: list[Row],
+    width: int,
+    height: int | None,
+    causes: Sequence[Cause],
 ) -> list[Row]:
     """Return the frame of all lines. Lines that would stay blank are used for longer texts."""
     lines = visible(board, screen)
@@ -119,7 +129,12 @@ def _overview(
     others = [one for one in lines if not isinstance(one, Attention)]
     place = at - len(asking) if at >= 0 else -1
     if height is None:
-        rows = _asking(asking, at, width, None)
+        rows = []
+        for one in asking:
+            rows += _asking([one], at, width, None)
+            for cause in causes:
+                if cause.whole == one.text:
+                    rows += _helping(cause, width)
         return [*head, *rows, *_lists(board, screen, others, place, width, None)]
     full = _lists(board, screen, others, place, width, None)
     room = height - len(head) - 2
@@ -344,12 +359,29 @@ def _explained(cause: Cause, width: int) -> list[Row]:
         if cause.text and text.startswith(cause.whole):
             text = cause.text + text.removeprefix(cause.whole)
         rows += [[], *_paragraph(f"{one.code} {text}", width, "warn")]
-        mend, there, command_there = one.mend.partition("there: brokerd ")
-        rows += _paragraph((mend + there).removesuffix(" brokerd "), width)
-        commands = [f"brokerd {command_there}"] if there else []
-        for command in (*commands, *one.commands):
+        mend, commands = _remedy(one)
+        rows += _paragraph(mend, width)
+        for command in commands:
             rows += _paragraph(command, width, "good", indent=2)
     return rows
+
+
+def _helping(cause: Cause, width: int) -> list[Row]:
+    """Return what helps against a cause: below its line, and further in."""
+    rows: list[Row] = []
+    for one in cause.findings:
+        mend, commands = _remedy(one)
+        rows += [[Piece(f"  {part}")] for part in _folded(printable(mend), width - 2)]
+        # Whole, however long: a command that is broken into rows cannot be pasted.
+        rows += [[Piece(f"    {printable(command)}", "command")] for command in commands]
+    return rows
+
+
+def _remedy(finding: Finding) -> tuple[str, list[str]]:
+    """Return what to do about a finding, in words, and as commands."""
+    mend, there, command_there = finding.mend.partition("there: brokerd ")
+    commands = [f"brokerd {command_there}"] if there else []
+    return (mend + there).removesuffix(" brokerd "), [*commands, *finding.commands]
 
 
 def _paragraph(text: str, width: int, style: str = "", *, indent: int = 0) -> list[Row]:

@@ -196,6 +196,7 @@ class StateReport:
             state=self._condition(),
             listening=tuple(one.address for one in listeners if one.address is not None),
             listen_error=self.listen_error,
+            endpoint_state=str(self._destinations.endpoint.state) if listeners else "",
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
             doors=tuple(door.status() for door in self._doors),

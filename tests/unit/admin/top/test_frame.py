@@ -194,6 +194,7 @@ WORSE = replace(
     destinations=(replace(HELD, service="far"), *STATUS.destinations[1:]),
     warnings=("a task fails",),
     listen_error="the port is taken",
+    endpoint_state="stopped",
     no_master_key="master.key is missing",
 )
 
@@ -220,7 +221,7 @@ def place(status: InstanceStatus, word: str) -> int:
 def test_each_line_of_attention_has_a_page_with_code_cause_and_commands() -> None:
     items = attention(WORSE)
     assert [one.text for one in items] == concerns(WORSE)
-    for at, code in enumerate(("D43", "D23", "D45", "D06", "D44", "D78", "D77", "D04", "D46")):
+    for at, code in enumerate(("D43", "D23", "D22", "D45", "D06", "D44", "D78", "D77", "D04", "D46")):
         text = page(WORSE, at)
         assert f"\n{code} " in text, text
         assert "…" not in text
@@ -229,7 +230,7 @@ def test_each_line_of_attention_has_a_page_with_code_cause_and_commands() -> Non
     assert "D77 error -8494: peer:east has no send permission" in text
     assert "\n  brokerd grant send on busy to peer:east\n" in text
     assert f"\n  brokerd dialog ls --where conversation_id={'a1' * 16}" in text
-    assert "D78 the TCP connection failed: refused (4 messages wait for far at" in page(WORSE, 5)
+    assert "D78 the TCP connection failed: refused (4 messages wait for far at" in page(WORSE, 6)
 
 
 @pytest.mark.rule("MON-110")
