@@ -10,7 +10,7 @@ from typing import Final, Unpack
 
 from brokerd.app.session import Session
 from brokerd.app.tracing import Tracing
-from brokerd.client.connecting import Connecting, Options, open_session
+from brokerd.client.connecting import Connecting, Options, open_session, refuse_unknown
 from brokerd.errors import InvalidArgument
 
 FILE: Final = "file:"
@@ -44,7 +44,7 @@ def connect(
         DaemonUnreachable: no daemon answered for `wait` seconds.
         TooManyOpenFiles: this process or machine may open no further file for a connection.
         StoreLocked, StoreDamaged, StoreVersion: the file is in use, damaged, or of another version.
-        InvalidArgument: the address or an option has the wrong form.
+        InvalidArgument: the address or an option has the wrong form, or there is no such option.
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
     return Connecting(partial(_open, address, broker, service, tracing, **options))
@@ -68,6 +68,7 @@ async def _open(
     tracing: Tracing | None,
     **options: Unpack[Options],
 ) -> Session:
+    refuse_unknown(options, ("service", "tracing"))
     if address is not None and not isinstance(address, str):
         raise InvalidArgument(
             f"address is {address!r}, not a text",

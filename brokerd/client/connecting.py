@@ -6,7 +6,7 @@ Never:  knows a verb; the caller passes the class of the session.
 """
 
 import os
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from random import Random
@@ -19,7 +19,8 @@ from brokerd.client.link import Link
 from brokerd.client.recorder import Recorder
 from brokerd.client.tls import Tls, default_tls
 from brokerd.clock import Clock, SystemClock
-from brokerd.errors import ConnectionLost, DaemonUnreachable, TooManyOpenFiles
+from brokerd.config.toml_file import did_you_mean
+from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, TooManyOpenFiles
 from brokerd.ids import ClientId, IdSource, RandomIds
 from brokerd.protocol.client_frames import encode_hello
 
@@ -79,6 +80,21 @@ class Options(TypedDict, total=False):
     tls: Tls | None
 
 
+def refuse_unknown(options: Mapping[str, object], more: Iterable[str] = ()) -> None:
+    """Refuse an option that does not exist; `more`: parameters of `connect` to compare it with.
+
+    Raises:
+        InvalidArgument: there is no option of this name.
+    """
+    known = {*Options.__annotations__, "address", "broker", *more}
+    for name in options:
+        if name not in Options.__annotations__:
+            near = did_you_mean(name, known)
+            raise InvalidArgument(
+                f"connect has no option {name!r}{near}", hint="help(brokerd.connect) names them all"
+            )
+
+
 async def open_session(
     make: Callable[..., S], address: str | None, broker: str, **options: Unpack[Options]
 ) -> S:
@@ -87,6 +103,7 @@ async def open_session(
     Raises:
         BrokerError: an error that `connect` names.
     """
+    refuse_unknown(options)
     where = address or default_address()
     ids = options.get("ids") or RandomIds()
     given, pid = options.get("client_id"), options.get("pid")

@@ -594,7 +594,7 @@ def connect(
     Raises, when it is awaited or entered:
         DaemonUnreachable: no daemon answered for `wait` seconds.
         TooManyOpenFiles: this process or machine may open no further file for a connection.
-        InvalidArgument: the address or an option has the wrong form.
+        InvalidArgument: the address or an option has the wrong form, or there is no such option.
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
     return Connecting(partial(open_session, Session, address, broker, **options))

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+import brokerd
 from brokerd import ABSENT, errors
 from brokerd.app.session import Session
-from brokerd.errors import BrokerError, RemoteError
+from brokerd.client import session
+from brokerd.errors import BrokerError, InvalidArgument, RemoteError
 from brokerd.model import END_DIALOG
 from brokerd.testing.rig import RigInstance
 from tests.integration.sdk.shop import declare
@@ -331,3 +333,17 @@ def test_those_of_the_comfortable_layer(kind: type[BrokerError]) -> None:
     assert error.code == "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__)[1:]
     assert error.hint
     assert error.message
+
+
+@pytest.mark.rule("SDK-17")
+async def test_an_option_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    wrong: dict[str, Any] = {"trasing": None}
+    with pytest.raises(InvalidArgument, match="no option 'trasing'; did you mean \"tracing\""):
+        await brokerd.connect("unix:/nowhere", **wrong)
+    wrong = {"wiat": 1}
+    for address in ("unix:/nowhere", "file:/nowhere/x.db"):
+        with pytest.raises(InvalidArgument, match="no option 'wiat'; did you mean \"wait\""):
+            await brokerd.connect(address, **wrong)
+    wrong = {"tracing": None}
+    with pytest.raises(InvalidArgument, match="no option 'tracing'"):
+        await session.connect("unix:/nowhere", broker="main", **wrong)
