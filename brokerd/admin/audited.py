@@ -26,19 +26,28 @@ class Performed(NamedTuple):
     detail: Detail
 
 
+def begun(verb: wire.Verb, own: str) -> Performed | None:
+    """Return the entry to be durable before a verb is performed; None = there is none.
+
+    Only a purge has one: it goes on over several requests, and may be interrupted (MAN-24)."""
+    if not isinstance(verb, admin.PurgeQueue) or verb.after is not None:
+        return None
+    subject, detail = _purge(verb, own)
+    return Performed(Action.PURGE_QUEUE, subject, {**detail, "phase": "begun"})
+
+
 def performed(verb: wire.Verb, own: str, answer: object = None) -> Performed | None:
     """Return the entry for a verb of a client of the broker `own`; None = it is not recorded.
 
-    A batch that goes on with a purge and ends no dialog is not: it only finds the end (MAN-24)."""
+    Of the batches of a purge only the last is, with the counts of all of them (MAN-24)."""
     describe = AUDITED.get(type(verb))
-    if describe is None or (
-        isinstance(verb, admin.PurgeQueue)
-        and verb.after is not None
-        and isinstance(answer, Mapping)
-        and answer.get("dialogs") == 0
-    ):
+    if describe is None:
         return None
     subject, detail = describe(verb, own)
+    if isinstance(verb, admin.PurgeQueue) and isinstance(answer, Mapping):
+        if answer["next"] is not None:
+            return None
+        detail = {**detail, "phase": "done", **answer["total"]}
     return Performed(Action(wire.NAMES[type(verb)]), subject, detail)
 
 

@@ -6,7 +6,7 @@ Never:  starts or waits for anything; `Assembly` calls this.
 
 from functools import partial
 
-from brokerd.admin.audited import performed
+from brokerd.admin.audited import Performed, begun, performed
 from brokerd.admin.certificate_exchange import Around, CertificateExchange
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
@@ -123,17 +123,23 @@ def principal_administration(parts: Parts, world: Surroundings) -> PrincipalAdmi
 
 async def administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
     """Perform a verb of administration, and record it in the audit before it is answered."""
+    if (entry := begun(verb, broker.name)) is not None:
+        await _record(parts, entry, actor)
     answer = await parts.administration.run(broker, verb, actor)
-    if (done := performed(verb, broker.name, answer)) is not None:
-        parts.audit.record(
-            done.action,
-            actor=actor,
-            subject=done.subject,
-            outcome=Outcome.SUCCESS,
-            **done.detail,
-        )
-        await parts.audit.finish()
+    if (entry := performed(verb, broker.name, answer)) is not None:
+        await _record(parts, entry, actor)
     return answer
+
+
+async def _record(parts: Parts, entry: Performed, actor: str) -> None:
+    parts.audit.record(
+        entry.action,
+        actor=actor,
+        subject=entry.subject,
+        outcome=Outcome.SUCCESS,
+        **entry.detail,
+    )
+    await parts.audit.finish()
 
 
 def build_dialog_security(parts: Parts, world: Surroundings) -> DialogSecurity:

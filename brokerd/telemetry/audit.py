@@ -76,11 +76,12 @@ APART = (
     frozenset({Action.CERTIFICATES_RECEIVED}),
     frozenset({Action.BODY_SHOWN}),
     frozenset({Action.QUEUE_SWITCHED}),
+    frozenset({Action.PURGE_QUEUE}),
 )
 """Classes of actions that one side can cause often; entries of a class never displace others."""
 
 
-COUNTED = FROM_OUTSIDE | {Action.CLEAN_UP, Action.PURGE_QUEUE}
+COUNTED = FROM_OUTSIDE | {Action.CLEAN_UP}
 """Actions of which repeats by one actor within a minute are counted, not stored one by one."""
 
 

@@ -159,13 +159,28 @@ def test_a_purge_is_not_done_unless_somebody_says_so(served: Served, capsys: Cap
 @pytest.mark.rule("MAN-24", "SX-15")
 def test_a_purge_is_recorded(served: Served) -> None:
     ask_three(served)
+    before = len(_purges(served))
     assert run(served, "queue", "purge", "answerer_q", "--yes") == 0
+    done, begun, *_ = _purges(served)
+    assert len(_purges(served)) == before + 2
+    assert begun["detail"]["phase"] == "begun"
+    counts = {"dialogs": 3, "messages": 3, "locked": 0}
+    assert done["detail"].items() >= {"phase": "done", **counts}.items()
+
+
+def _purges(served: Served) -> list[dict[str, Any]]:
+    """The entries of purges, the latest first."""
     with brokerd.sync.connect(served.address, broker="msdb") as session:
-        actions = [(row["action"], row["subject"]) for row in session.view("audit")]
-    assert ("purge_queue", "main/answerer_q") in actions
+        rows = session.view("audit")
+    ours = "purge_queue", "main/answerer_q"
+    return [
+        {**row, "detail": json.loads(str(row["detail"]))}
+        for row in rows
+        if (row["action"], row["subject"]) == ours
+    ]
 
 
-@pytest.mark.rule("MAN-24")
+@pytest.mark.rule("MAN-24", "SX-15")
 def test_a_purge_goes_batch_by_batch(served: Served, capsys: Capture) -> None:
     """Each request ends the dialogs of a bounded number of messages."""
     many = 2 * PURGE_BATCH + 1
@@ -176,9 +191,14 @@ def test_a_purge_goes_batch_by_batch(served: Served, capsys: Capture) -> None:
         first = session.admin.purge_queue("answerer_q", 1, "gone")
         assert 0 < first.dialogs <= PURGE_BATCH
         assert first.next is not None
+        assert _purges(served)[0]["detail"]["phase"] == "begun"  # as after an interruption
     assert run(served, "queue", "purge", "answerer_q", "--yes", "--json") == 0
     done = json.loads(capsys.readouterr().out)
     assert first.messages + done["purged"] == many
+    ended, begun, interrupted, *_ = _purges(served)
+    phases = [one["detail"]["phase"] for one in (ended, begun, interrupted)]
+    assert phases == ["done", "begun", "begun"]
+    assert ended["detail"]["messages"] == done["purged"] > PURGE_BATCH // 2
 
 
 @pytest.mark.rule("MAN-25")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin.audited import AUDITED, performed
+from brokerd.admin.audited import AUDITED, begun, performed
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_verbs import parse_request
@@ -101,12 +101,14 @@ def test_every_verb_of_the_table_is_tried() -> None:
 
 
 @pytest.mark.rule("MAN-24", "SX-15")
-@pytest.mark.parametrize(
-    ("after", "dialogs", "is_recorded"),
-    [(None, 1, True), (None, 0, True), (7, 1, True), (7, 0, False)],
-)
-def test_the_empty_end_of_a_purge_is_no_second_entry(
-    after: int | None, dialogs: int, is_recorded: bool
-) -> None:
-    verb = admin.PurgeQueue("east", "q", 7, "why", after)
-    assert (performed(verb, "own", {"dialogs": dialogs}) is not None) == is_recorded
+def test_a_purge_of_three_batches_has_an_entry_at_its_beginning_and_one_at_its_end() -> None:
+    entries = []
+    for after, end, dialogs in ((None, 7, 7), (7, 9, 9), (9, None, 9)):
+        verb = admin.PurgeQueue("east", "q", 7, "why", after)
+        answer = {"dialogs": 2, "next": end, "total": {"dialogs": dialogs}}
+        entries += [begun(verb, "own"), performed(verb, "own", answer)]
+    assert [one.detail for one in entries if one is not None] == [
+        {"code": 7, "description": "why", "phase": "begun"},
+        {"code": 7, "description": "why", "phase": "done", "dialogs": 9},
+    ]
+    assert begun(admin.DrainQueue("east", "q"), "own") is None

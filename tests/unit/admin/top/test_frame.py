@@ -221,7 +221,9 @@ def place(status: InstanceStatus, word: str) -> int:
 def test_each_line_of_attention_has_a_page_with_code_cause_and_commands() -> None:
     items = attention(WORSE)
     assert [one.text for one in items] == concerns(WORSE)
-    for at, code in enumerate(("D43", "D23", "D22", "D45", "D06", "D44", "D78", "D77", "D04", "D46")):
+    for at, code in enumerate(
+        ("D43", "D23", "D22", "D45", "D06", "D44", "D78", "D77", "D04", "D46")
+    ):
         text = page(WORSE, at)
         assert f"\n{code} " in text, text
         assert "…" not in text
