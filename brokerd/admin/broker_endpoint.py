@@ -174,7 +174,7 @@ class EndpointAdministration:
     def _there(self) -> Endpoint:
         if self._settings is None:
             raise InvalidArgument(
-                "this instance has no broker endpoint (END-1)",
+                "this instance has no broker endpoint",
                 hint="write an [endpoint] section into its settings, and start it again",
             )
         return msgspec.structs.replace(self._settings, state=self._destinations.endpoint.state)

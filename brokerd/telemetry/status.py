@@ -334,7 +334,11 @@ def concerns(status: InstanceStatus) -> list[str]:
     """Return the concerns for an operator, worst first; empty if all is well."""
     # The order is that of the display. States that need no action are left out: a destination
     # without messages, groups between two attempts, listeners that the settings permit.
-    found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
+    found = [
+        f"store {s.broker} is {s.state}: {s.reason}".removesuffix(": ")
+        for s in status.stores
+        if _bad(s)
+    ]
     found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
         found.append(f"the daemon is {status.state}")

@@ -105,7 +105,7 @@ def _clock(seen: Seen) -> Iterator[Finding]:
         yield warning("D47", about, seen.status.clock, mend, "brokerd clock confirm")
     elif difference > SKEW:
         text = f"its time and that of this machine are {difference // SECOND} s apart"
-        mend = "set the clock of the machine; lifetimes and timers go by the daemon's (REL-24)"
+        mend = "set the clock of the machine; lifetimes and timers go by the daemon's"
         yield warning("D47", f"instance {seen.status.instance}", text, mend)
     for one in seen.status.clocks_apart:
         mend = "compare both machines with a clock that is right, and set the one that is wrong:"
@@ -237,7 +237,7 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
             yield warning("D63", about, text, mend, "rm " + quote(store.loss_file))
         if store.free_bytes is not None and store.free_bytes < 2 * status.min_free:
             text = f"{store.free_bytes >> 20} MiB of the disk are free; below "
-            text += f"{status.min_free >> 20} MiB nothing new is taken (REL-26)"
+            text += f"{status.min_free >> 20} MiB nothing new is taken"
             mend = f"make room on the disk of {store.path}:"
             yield warning("D43", about, text, mend, _disk(store.path))
 
@@ -395,7 +395,7 @@ def broker_endpoint(row: Row | None, instance: str, *, is_needed: bool) -> Itera
     about = f"endpoint of instance {instance}"
     if row is None:
         if is_needed:
-            text = "there is none, but routes lead to other instances, or from them (END-1)"
+            text = "there is none, but routes lead to other instances, or from them"
             mend = "add a section [endpoint] to the settings, and start the daemon again"
             yield error("D21", about, text, mend)
         return

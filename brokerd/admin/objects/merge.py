@@ -39,7 +39,7 @@ def add_missing(have: Declared, wanted: Declared) -> Declared:
     for queue, notification in activated_twice(queues.values(), notifications.values()):
         raise ActivationConflict(
             f"queue {queue} has activation of its own, and event notification {notification} is "
-            "for its QUEUE_ACTIVATION: one excludes the other (ACT-35); nothing was changed",
+            "for its QUEUE_ACTIVATION: one excludes the other; nothing was changed",
             ssb_code=9718,
         )
     return msgspec.structs.replace(

@@ -486,10 +486,10 @@ class StateReport:
                 loss_file=str(loss_path(broker.store.path)),
             )
         if broker.is_full:
-            text = "too little room on the disk: new messages are refused (REL-26)"
+            text = "too little room on the disk: new messages are refused"
             return msgspec.structs.replace(store, state="full", reason=text)
         if waited := self._late(broker):
-            text = f"a commit has waited {waited:.0f} s for the disk (REL-34)"
+            text = f"a commit has waited {waited:.0f} s for the disk"
             return msgspec.structs.replace(store, state="slow", reason=text)
         if broker.enabled:
             return store

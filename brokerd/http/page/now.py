@@ -93,8 +93,18 @@ def _verdict(data: Row, now: Instant) -> Html:
         )
     grave = [one for one in findings if one.level is not Level.INFO]
     rest = [one for one in findings if one.level is Level.INFO]
-    if not grave:
+    if not grave and data["queues_ill"] and data["as_of_at"] > data["diagnosed_at"]:
+        # The survey is newer: "all is well" would contradict the queues below (MON-116).
         head: Child = el(
+            "p",
+            badge("see the queues below", "warn"),
+            " the doctor found nothing wrong ",
+            age(data["diagnosed_at"], now),
+            f" ago; {counted(data['queues_ill'], 'queue needs', 'queues need')} somebody now",
+            class_="well",
+        )
+    elif not grave:
+        head = el(
             "p", badge("all is well", "good"), " the doctor finds nothing wrong", class_="well"
         )
     else:

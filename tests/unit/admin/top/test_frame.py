@@ -292,7 +292,7 @@ def test_the_cursor_begins_at_the_worst_line_and_has_a_mark() -> None:
         text = text_of(make_frame(board, Screen(**screen), width=80, height=24))
         return [line for line in text.splitlines() if line.startswith(">")]
 
-    assert marked(WORSE) == ["> store main: full the disk is full"]
+    assert marked(WORSE) == ["> store main is full: the disk is full"]
     retrying = replace(HELD, messages=0)
     calm = InstanceStatus(now=NOW, queues=(queue("calm"),), destinations=(retrying,))
     (line,) = marked(calm)
