@@ -16,6 +16,7 @@ from brokerd.storage.readers import AsyncReader
 from brokerd.storage.rows import dialogs, message_counts, stored_messages, transmission
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.tables import metadata
+from brokerd.testing.left import run_now
 from tests.contract.look import spoil
 
 
@@ -260,7 +261,24 @@ async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
     assert len(await store.endpoints.expired(Instant(100), 2)) == 2
     assert await store.endpoints.purgeable(Instant(49), 9) == []
     assert await store.endpoints.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
-    assert await store.endpoints.count_by_state() == {state.value: 1 for state in made}
+    counts = {state.value: 1 for state in made}
+    assert await store.endpoints.count_by_state() == counts
+
+
+@pytest.mark.rule("MON-117")
+async def test_endpoints_of_each_state_are_counted_again_only_after_a_write(store, rows):
+    async def begin(state: State) -> None:
+        changes = Changes()
+        changes.create(rows.endpoint(store, state=state))
+        await store.commit(changes)
+
+    await begin(State.CONVERSING)
+    first = await store.endpoints.count_by_state()
+    assert first == {"CO": 1}
+    first.clear()  # the caller's copy
+    assert run_now(store.endpoints.count_by_state()) == {"CO": 1}  # a read would wait for a thread
+    await begin(State.ERROR)
+    assert await store.endpoints.count_by_state() == {"CO": 1, "ER": 1}
 
 
 @pytest.mark.rule("BI-D3")
