@@ -12,6 +12,7 @@
 #                              how long chaos lasts, how often, and what goes through it
 #   FAST_PATHS=on|off          whether messages may take the fast path in sim, soak-sim, model,
 #                              soak-model and chaos
+#   ENGINE=files|postgresql    where the stores of model and integration are
 #   FILES=1000                 how many files demo-files sends
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
@@ -33,6 +34,7 @@ TARGET = peer_frames
 LINES = 20000000
 FILES = 1000
 FAST_PATHS = on
+ENGINE = files
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py $(if $(PYTHON),--named)
@@ -74,7 +76,7 @@ soak-sim: set-up ## seeds from SOAK_FROM on, until stopped; those that fail leav
 	@$(BIN)/python -m tests.engine.simulation --soak $(SOAK_FROM) $(NO_FAST_PATHS) $(ARGS)
 
 model: set-up ## random programs of several clients, held against the reference model
-	@$(PYTEST) tests/model --durations=5 $(NO_FAST_PATHS) $(ARGS)
+	@$(PYTEST) tests/model --durations=5 --engine=$(ENGINE) $(NO_FAST_PATHS) $(ARGS)
 
 soak-model: set-up ## the same with MACHINES=20000 of them
 	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(NO_FAST_PATHS) $(ARGS)
@@ -110,7 +112,7 @@ report-kill: set-up ## the report's job killed at each of its stages and run aga
 	@$(BIN)/python -m tests.spark.killed $(ARGS)
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
-	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")
+	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 --engine=$(ENGINE) $(ARGS),echo "no integration tests yet")
 
 cov: set-up ## the whole test suite with branch coverage, as text and in build/coverage-html
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(ARGS)

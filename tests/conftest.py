@@ -40,7 +40,7 @@ def pytest_addoption(parser):
         "--engine",
         choices=["files", "postgresql"],
         default="files",
-        help="where the stores of integration tests in virtual time are",
+        help="where the stores of the model and of integration tests in virtual time are",
     )
 
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ from brokerd.sessions.responses import Responses
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.verb_dispatch import perform
 from brokerd.sessions.work import OneShot
+from brokerd.storage.postgresql.executor import InlineOnServer
+from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.telemetry.log import NullLog
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -53,6 +56,7 @@ SMALL = WindowOptions(window_messages=6, page_messages=3, locked_factor=1000)
 """So small that most messages are beyond it."""
 _ANSWERS = ("done", "answer", "failed")
 """How a daemon says what came of a request that is no commit."""
+_NUMBERS = count(1)
 _FOLDER = Path("/dev/shm")  # memory, where there is such a thing
 
 
@@ -93,8 +97,18 @@ def temporary_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="model-", dir=_FOLDER if _FOLDER.is_dir() else None))
 
 
+class ServerMachine(InlineOnServer):
+    """The executor of stores on a server, over all boots: a session ends with its boot."""
+
+    async def scrap(self) -> None:
+        """Do nothing: no connection is kept."""
+
+
 class Engine:
     """One daemon, its clients, and the loop both live on."""
+
+    server = ""
+    """URL of the database of all stores; empty = they are in files (`--engine`)."""
 
     def __init__(
         self,
@@ -115,7 +129,7 @@ class Engine:
         self._streams = Streams(1)
         self._network = SimNetwork(self.loop, self._streams.stream("network"))
         self._folder = temporary_folder()
-        self._machine = Machine(self._schedule, keep=window is SMALL)  # else SQLite recovers too
+        self._machine = self._machine_for(window)
         self._boots = 0
         self._held: list[tuple[Callable[[], None], Context]] | None = None
         self._clients: dict[str, Session] = {}
@@ -132,11 +146,20 @@ class Engine:
         if declares:
             self.start(declare=True)
             return
-        for name, data in self._prepared().items():
-            (self._folder / name).write_bytes(data)
-        self.start()
+        if self.server:
+            self.start(declare=True)
+        else:
+            for name, data in self._prepared().items():
+                (self._folder / name).write_bytes(data)
+            self.start()
         for name in (*clients, "looker"):
             self._clients[name] = self.run(self._connect(name))
+
+    def _machine_for(self, window: WindowOptions) -> Machine | ServerMachine:
+        if self.server:
+            options = ServerOptions(require_durable=False, schema_prefix=f"m{next(_NUMBERS)}_")
+            return ServerMachine(self.server, options, self._schedule)
+        return Machine(self._schedule, keep=window is SMALL)  # else SQLite recovers too
 
     # Life.
 
