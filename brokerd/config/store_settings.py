@@ -40,7 +40,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Condition for a commit on a server: with `on` it waits for the disks of the server and of its
     synchronous standbys; with `remote_apply` also until these standbys show it."""
     require_standby: bool = False
-    """Whether a server without a synchronous standby is refused."""
+    """Whether a server without a synchronous standby is refused, and given up as soon as it waits
+    for none any more; the daemon then waits until it does again."""
     schema_prefix: Annotated[
         str, Pattern(r"|[a-z][a-z0-9_]{0,29}", "empty, or 1 to 30 of a-z, 0-9 and _")
     ] = ""

@@ -41,7 +41,7 @@ def test_starts_that_cannot_succeed_are_refused_with_the_remedy(
     place = ServerPlace(tmp_path / "a", durable_url, store="require_standby = true")
     place.data_dir.mkdir(mode=0o700)
     refused = place.check()
-    assert (refused.returncode, "require_standby" in refused.stderr) == (65, True)
+    assert (refused.returncode, "require_standby" in refused.stderr) == (74, True)
 
     stray = place.data_dir / "old.db"
     stray.touch(mode=0o600)

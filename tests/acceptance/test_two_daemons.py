@@ -13,7 +13,7 @@ from brokerd.errors import BrokerUnavailable
 from tests.acceptance.on_server import ServerPlace, receive, send, until
 from tests.acceptance.partners import FIGURES, SHOP, Node
 from tests.postgresql.cut import ServerRelay
-from tests.postgresql.servers import Server, Servers
+from tests.postgresql.servers import Server, Servers, url_of_all
 
 
 def both(folder: Path, url: str, *, store: str = "") -> tuple[ServerPlace, ServerPlace]:
@@ -106,6 +106,56 @@ def test_a_daemon_comes_back_by_itself_when_its_server_does(
         assert daemon.poll() is None, "it is the same process"
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(60) == 0
+
+
+@pytest.mark.rule("REL-80", "REL-57")
+def test_a_daemon_gives_up_when_its_server_waits_for_no_standby_any_more(
+    tmp_path: Path, postgresql_servers: Servers
+) -> None:
+    server = postgresql_servers.started("primary", fsync=True)
+    server.create_database("d")
+    standby = postgresql_servers.standby_of(server)
+    place = ServerPlace(tmp_path / "a", server.url("d"), store="require_standby = true")
+    with place.running() as daemon:
+        place.answers()
+        with brokerd.sync.connect(place.address, broker="main", retry=60) as client:
+            handle = client.begin_dialog("shop", "warehouse", "orders")
+            client.send(handle, b"0", "Order")
+            server.configure({"synchronous_standby_names": ""})
+            until(lambda: waits(place), "the daemon waits for a standby")
+            (failed,) = place.lines("failed")
+            assert "waits for no synchronous standby" in str(failed)
+            words = ("status", "-c", str(place.settings))
+            until(lambda: "waits for no sync" in place.run(*words).stderr, "clients are told why")
+            assert not place.is_ready()
+            server.configure({"synchronous_standby_names": f'FIRST 1 ("{standby.name}")'})
+            client.send(handle, b"1", "Order")
+            assert [receive(client), receive(client)] == [0, 1]
+        assert daemon.poll() is None, "it is the same process"
+        assert not place.lines("failed")[1:]
+
+
+@pytest.mark.rule("REL-81", "REL-54", "REL-2")
+def test_a_daemon_leaves_a_server_that_hangs_for_the_promoted_standby(
+    tmp_path: Path, postgresql_servers: Servers
+) -> None:
+    server = postgresql_servers.started("hangs", fsync=True)
+    server.create_database("d")
+    standby = postgresql_servers.standby_of(server)
+    url = url_of_all([server, standby], "d")
+    place = ServerPlace(tmp_path / "a", url, store='takeover_after = "3s"')
+    with place.running() as daemon:
+        place.answers()
+        with brokerd.sync.connect(place.address, broker="main", retry=60) as client:
+            handle = client.begin_dialog("shop", "warehouse", "orders")
+            client.send(handle, b"0", "Order")
+            server.pause()  # its machine still acknowledges what it is sent
+            standby.promote()
+            client.send(handle, b"1", "Order")
+            assert [receive(client), receive(client)] == [0, 1]
+            assert not client.receive("warehouse_q", wait=0, autocommit=True), "nothing is doubled"
+        assert daemon.poll() is None, "it is the same process"
+        assert "has lost its claim" in str(place.lines("failed"))
 
 
 @pytest.mark.rule("REL-58")

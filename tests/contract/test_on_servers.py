@@ -154,7 +154,7 @@ async def test_a_commit_that_did_not_wait_for_its_standby_is_not_confirmed(
 async def test_a_server_that_does_not_promise_enough_is_refused_and_let_go(
     open_store, executor, options, why
 ):
-    with pytest.raises(StoreDamaged, match=why):
+    with pytest.raises((StoreDamaged, StoreFault), match=why):
         await open_store(executor=type(executor)(executor._url, options))
     await open_store()
 

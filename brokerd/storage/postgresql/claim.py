@@ -54,8 +54,14 @@ _QUEUED: Final = (
     " AND l.classid::bigint = $1 AND l.objid::bigint = $2 ORDER BY 1"
 )
 _END: Final = "SELECT pg_terminate_backend($1)"
+_STANDBYS: Final = "SELECT current_setting('synchronous_standby_names')"
+"""The standbys for which commits wait; empty = none. As good a sign of life as any."""
 _STORES: Final = "SELECT name FROM known_brokers"
 _HAS_STORES: Final = "SELECT to_regclass('known_brokers') IS NOT NULL"
+_ALONE: Final = (
+    "the server waits for no synchronous standby (synchronous_standby_names is empty), and "
+    "store.require_standby wants one"
+)
 
 Session = Any
 """A connection of the driver, whose class has no types."""
@@ -65,12 +71,18 @@ class Claim:
     """The right to open the stores of an instance, until its session ends."""
 
     def __init__(
-        self, session: Session, keys: tuple[int, int], *, clock: Clock, patience: float
+        self,
+        session: Session,
+        keys: tuple[int, int],
+        *,
+        clock: Clock,
+        patience: float,
+        require_standby: bool,
     ) -> None:
         """Create it for a session that has the lock with these keys.
 
         `patience`: seconds that a sign of life may take; a waiting daemon gives up on this one
-        after as long.
+        after as long. `require_standby`: whether the claim ends when commits wait for no standby.
         """
         self._session = session
         self._keys = keys
@@ -78,10 +90,11 @@ class Claim:
         """Held by the one statement that the session can run at a time."""
         self._clock = clock
         self._patience = patience
+        self._require_standby = require_standby
         self._beating: asyncio.Task[None] | None = None
 
     def begin(self, gone: Callable[[StoreFault], None]) -> None:
-        """Show signs of life until `release`; call `gone` once if the session is lost."""
+        """Show signs of life until `release`; call `gone` once if the claim is lost."""
         self._beating = asyncio.ensure_future(self._beat(gone))
 
     async def release(self) -> None:
@@ -112,7 +125,10 @@ class Claim:
             while True:
                 await self._clock.sleep_until(self._clock.monotonic() + BEAT)
                 async with self._in_use:
-                    await self._session.execute("SELECT 1", timeout=self._patience)
+                    standbys = await self._session.fetchval(_STANDBYS, timeout=self._patience)
+                if self._require_standby and not standbys:
+                    gone(_alone())
+                    return
         except DRIVER_ERRORS as error:
             gone(
                 StoreFault(
@@ -159,7 +175,8 @@ class Claiming:
 
         Raises:
             StoreLocked: another daemon has the instance, and this one does not wait.
-            StoreFault: the server cannot be reached, and has never answered.
+            StoreFault: the server cannot be reached, and has never answered; or it waits for no
+                synchronous standby, one is required, and this daemon does not wait.
         """
         while True:
             try:
@@ -173,18 +190,28 @@ class Claiming:
             is_known = True
             try:
                 await self._lock(session, waits=waits)
+                await self._refuse_alone(session)
                 await self._end_left_sessions(session)
-            except DRIVER_ERRORS as error:
+            except (StoreFault, *DRIVER_ERRORS) as error:
                 session.terminate()
+                is_alone = isinstance(error, StoreFault)
                 if not waits:
+                    if is_alone:
+                        raise
                     raise StoreFault(f"the server failed meanwhile: {error}") from error
-                self._waiting(f"the server has ended the session: {error}")
+                self._waiting(_ALONE if is_alone else f"the server has ended the session: {error}")
                 await self._clock.sleep_until(self._clock.monotonic() + BEAT)
             except BaseException:
                 session.terminate()
                 raise
             else:
-                return Claim(session, self._keys, clock=self._clock, patience=self._takeover_after)
+                return Claim(
+                    session,
+                    self._keys,
+                    clock=self._clock,
+                    patience=self._takeover_after,
+                    require_standby=self._options.require_standby,
+                )
 
     def _connect(self) -> Awaitable[Session]:
         return connect(
@@ -213,6 +240,14 @@ class Claiming:
             for task in (taking, watching):
                 task.cancel()
             await asyncio.gather(taking, watching, return_exceptions=True)
+
+    async def _refuse_alone(self, session: Session) -> None:
+        """Raise `StoreFault` if the server waits for no standby though one is required (REL-80).
+
+        The start has found one: it was taken away since, and may come back.
+        """
+        if self._options.require_standby and not await session.fetchval(_STANDBYS):
+            raise _alone()
 
     async def _watch(self) -> None:
         """Look at the holder each second; end its session once it has been silent for too long."""
@@ -249,6 +284,14 @@ class Claiming:
                 for row in rows:
                     await session.execute(_END, row["pid"])
             await self._clock.sleep_until(self._clock.monotonic() + 0.02)
+
+
+def _alone() -> StoreFault:
+    return StoreFault(
+        f"this daemon has given up its claim to the stores: {_ALONE}",
+        hint="set synchronous_standby_names in postgresql.conf again, and reload the server; until "
+        "then nothing is confirmed, because only one machine would have it",
+    )
 
 
 def _shown(holder: Any) -> str:  # noqa: ANN401  # a row of the driver

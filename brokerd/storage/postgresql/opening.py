@@ -151,7 +151,7 @@ def _open(
 
 
 def check_server(server: ServerConnection, options: ServerOptions) -> None:
-    """Refuse a server that cannot keep the promises of a store (REL-53)."""
+    """Refuse a server that cannot keep the promises of a store (REL-53, REL-80)."""
     execute = server.execute
 
     def setting(name: str) -> str:
@@ -172,7 +172,8 @@ def check_server(server: ServerConnection, options: ServerOptions) -> None:
     if setting("synchronous_commit") not in _DURABLE:
         raise StoreDamaged("the server did not accept the session's synchronous_commit")
     if options.require_standby and not setting("synchronous_standby_names"):
-        raise StoreDamaged(
+        # A server may get its standby back by itself, so a supervisor is to try again.
+        raise StoreFault(
             "the server has no synchronous standby, and store.require_standby wants one",
             hint="set synchronous_standby_names in postgresql.conf, and reload the server",
         )

@@ -84,7 +84,7 @@ async def test_the_server_promises_too_little(daemons, postgresql_server, monkey
         postgresql_server.create_database(SHARED)
     said = await refused(daemons, url, kind=StoreDamaged, require_durable=True)
     assert "fsync" in said
-    said = await refused(daemons, url, kind=StoreDamaged, require_standby=True)
+    said = await refused(daemons, url, kind=StoreFault, require_standby=True)
     assert "synchronous_standby_names" in said
     monkeypatch.setattr(opening, "OLDEST", 990000)
     said = await refused(daemons, url, kind=StoreDamaged)

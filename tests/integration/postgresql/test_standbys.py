@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from brokerd.errors import StoreDamaged, StoreFault
+from brokerd.errors import StoreFault
 from tests.integration.postgresql.conftest import is_blocked, is_waiting, until
 from tests.postgresql.servers import url_of_all
 
@@ -22,7 +22,7 @@ def primary(postgresql_servers):
 async def test_a_synchronous_standby_has_all_that_was_confirmed(
     daemons, postgresql_servers, primary
 ):
-    with pytest.raises(StoreDamaged, match="no synchronous standby"):
+    with pytest.raises(StoreFault, match="no synchronous standby"):
         await daemons.open(primary.url(DATABASE), "shop", require_standby=True)
     standby = postgresql_servers.standby_of(primary)
     both = url_of_all([primary, standby], DATABASE)
