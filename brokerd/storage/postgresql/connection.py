@@ -42,6 +42,9 @@ T = TypeVar("T")
 History = tuple[Any, ...]
 """A server and the timeline of its log (`HISTORY`)."""
 
+_PRIMARIES: Final[dict[str, str]] = {}
+"""The server at which each URL has found the primary last. It is tried first: a server that hangs
+would cost each connection of a start its whole patience (REL-81)."""
 _PREPARED: Final = 512
 """Most statements that a connection keeps prepared."""
 _COPIED: Final = 32
@@ -333,7 +336,10 @@ async def connect(
     limit: float | None = None,
     history: History | None = None,
 ) -> "asyncpg.Connection[Any]":
-    """Return a connection to the schema of a store, at the first server of the URL that can write.
+    """Return a connection to the schema of a store, at a server of the URL that can write.
+
+    The server that was the primary last is tried first, then the others in their order.
+
 
     `settings`: more parameters of the session. `patience`: seconds until the attempt is given up
     with each server. `limit`: seconds until a statement without an answer is given up. `history`:
@@ -344,11 +350,15 @@ async def connect(
     given = {**_SETTINGS, "search_path": quoted, **settings}
     errors: list[tuple[str, ServerError]] = []
     try:
-        for one in each_address(url):
+        latest = _PRIMARIES.get(url)
+        for one in sorted(each_address(url), key=lambda address: address != latest):
             try:
-                return await _connect_to(one, given, patience, limit, history)
+                connection = await _connect_to(one, given, patience, limit, history)
             except DRIVER_ERRORS as error:
                 errors.append((shown(one), server_error(error)))
+            else:
+                _PRIMARIES[url] = one
+                return connection
     except ValueError:  # the driver's own message may quote a part of the password
         raise ServerError(
             "the URL of the database cannot be read; special characters in its user and"

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import socket
 import struct
+import time
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from brokerd.storage.postgresql import connection, executor
 from brokerd.storage.store import StoreOptions
 from tests.integration.postgresql.conftest import FLUSH, is_waiting, noise
 from tests.postgresql.fixtures import SHARED
+from tests.postgresql.servers import url_of_all
 
 DATABASE = "shop"
 SO_ATTACH_FILTER = 26
@@ -101,6 +103,28 @@ async def test_a_network_that_is_cut_without_a_word_is_noticed(
     with pytest.raises(StoreFault, match="not known"):
         await writing
     held.reset()
+
+
+@pytest.mark.rule("REL-81")
+async def test_a_server_that_hangs_costs_one_connection_its_patience(postgresql_servers):
+    """Each connection of a start would wait for it otherwise."""
+    hangs, other = (postgresql_servers.started(name) for name in ("hangs", "other"))
+    for server in (hangs, other):
+        server.create_database(DATABASE)
+    hangs.pause()
+    url = url_of_all([hangs, other], DATABASE)
+    patience = 3.0
+
+    async def takes() -> float:
+        begun = time.monotonic()
+        (await connection.connect(url, "shop", settings={}, patience=patience)).terminate()
+        return time.monotonic() - begun
+
+    assert await takes() >= patience
+    assert await takes() < patience
+    other.stop()
+    hangs.resume()
+    assert await takes() < patience  # the others are still tried
 
 
 @pytest.mark.rule("FD-10")
