@@ -153,7 +153,14 @@ def _all(text: str, schema_prefix: str, settings: Settings, *, is_to: bool) -> l
     def in_file(facts: Facts) -> Place:
         return FilePlace(settings.store_path(facts.broker))
 
-    return [Pair(on_server(name), in_file) for name in brokers_on_server(on_server(MSDB))]
+    # `msdb` knows the mirrored brokers too, which were left out on the way there.
+    names = [
+        name
+        for name in brokers_on_server(on_server(MSDB))
+        if name not in settings.mirroring.brokers
+    ]
+    _note_left_out(settings)
+    return [Pair(on_server(name), in_file) for name in names]
 
 
 def _files(settings: Settings) -> list[Path]:
@@ -163,9 +170,13 @@ def _files(settings: Settings) -> list[Path]:
     stores = [path for path in found if path.stem not in mirrored]
     if not stores:
         raise ObjectNotFound(f"there is no store in {data_dir}", hint="see -c")
-    if mirrored:
-        warn(f"note: left out, as a partner shares them: {', '.join(sorted(mirrored))}")
+    _note_left_out(settings)
     return stores
+
+
+def _note_left_out(settings: Settings) -> None:
+    if mirrored := settings.mirroring.brokers:
+        warn(f"note: left out, as a partner shares them: {', '.join(sorted(mirrored))}")
 
 
 def _line(one: Copied) -> str:

@@ -1,11 +1,16 @@
 """`brokerd store copy`: its words, and what it says."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from brokerd.cli.main import main
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId, Incarnation, InstanceId
+from brokerd.storage.opening import NewStore, make_file
 from tests.integration.copying.conftest import fill
 
 
@@ -63,3 +68,37 @@ def test_a_second_copy_is_told_to_have_delivery_off(tmp_path, capsys):
     assert "copied to" in told.out
     assert "delivery is off in the copy" in told.err
     assert main(["store", "verify", str(source)]) == 0
+
+
+@pytest.mark.rule("REL-61")
+def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_servers):
+    server = postgresql_servers.started(fsync=True)
+    server.create_database("stores")
+    url = server.url("stores")
+
+    def settings(name):
+        folder = tmp_path / name
+        (folder / "d").mkdir(parents=True, mode=0o700)
+        file = folder / "brokerd.toml"
+        file.write_text(
+            f'[instance]\nname = "x"\ndata_dir = "{folder}/d"\n'
+            f'[mirroring]\ndirectory = "{tmp_path}/shared"\nbrokers = ["shared"]\n'
+        )
+        return str(file)
+
+    (tmp_path / "shared").mkdir(mode=0o700)
+    there, back = settings("there"), settings("back")
+    msdb = tmp_path / "there" / "d" / "msdb.db"
+    new = NewStore("msdb", BrokerId(b"b" * 16), InstanceId(b"i" * 16))
+    make_file(msdb, new, incarnation=Incarnation(b"n" * 16), now=Instant(1))
+    with closing(sqlite3.connect(msdb)) as connection, connection:
+        # as a daemon does when it opens the store of a mirrored broker
+        connection.execute(
+            "INSERT INTO known_brokers (name, broker_id) VALUES ('shared', ?)", (b"s" * 16,)
+        )
+    for words in ((there, "--to"), (back, "--from")):
+        file, direction = words
+        assert main(["store", "copy", "-c", file, direction, url]) == 0
+        assert "left out, as a partner shares them: shared" in capsys.readouterr().err
+    assert (tmp_path / "back" / "d" / "msdb.db").exists()
+    assert not list((tmp_path / "shared").iterdir())
