@@ -98,10 +98,12 @@ class Daemon:
         objects: str,
         forwarding: bool = False,
         replay_guard: float | None = None,
+        store: str = "",
     ) -> None:
         """Create the daemon, without starting it.
 
-        `replay_guard`: seconds for which closed dialogs are kept; None = the default.
+        `replay_guard`: seconds for which closed dialogs are kept; None = the default. `store`: the
+        section [store] of its settings.
         """
         self.name = name
         self.directory = directory.absolute() / name  # the settings are relative to their own file
@@ -110,6 +112,7 @@ class Daemon:
         self._objects = objects
         self._forwarding = forwarding
         self._guard = "" if replay_guard is None else f'replay_guard = "{replay_guard:g}s"'
+        self._store = store
         self._process: Process | None = None
 
     @property
@@ -130,7 +133,7 @@ class Daemon:
             f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {self._port}\n'
             'encryption = "disabled"\nauthentication = "none"\n'
             f"forwarding = {str(self._forwarding).lower()}\n"
-            f"[dialog]\n{self._guard}\n"
+            f"[dialog]\n{self._guard}\n{self._store}"
         )
         objects.write_text(self._objects)
         command = (sys.executable, *self.command(settings), "--objects", str(objects))

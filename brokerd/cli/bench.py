@@ -37,6 +37,8 @@ from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
 from brokerd.bench.scale import By, ScaleOptions, picture
 from brokerd.bench.scale import scale as measure_scale
+from brokerd.bench.scale_out import ScaleOutOptions
+from brokerd.bench.scale_out import scale_out as measure_scale_out
 from brokerd.bench.stages import StagesOptions
 from brokerd.bench.stages import stages as measure_stages
 from brokerd.bench.stalled import StalledOptions
@@ -183,6 +185,19 @@ def local(save: Path | None, **options: object) -> None:
 def peer(save: Path | None, **options: object) -> None:
     """Measure two daemons: send at one, receive and commit at the other."""
     _run(partial(measure_peer, msgspec.convert(options, PeerOptions)), save)
+
+
+@command.command(name="scale-out")
+@_shared
+@_under_way("--cap", default=1600, help="Messages under way at each daemon.")
+@_up_to(16)("--daemons", default=4, help="Daemons at once.")
+@click.option(
+    "--url", default="", help="PostgreSQL database that gets all stores, and loses them again."
+)
+@explained
+def scale_out(save: Path | None, **options: object) -> None:
+    """Measure one daemon, then several at once, each with a broker of its own."""
+    _run(partial(measure_scale_out, msgspec.convert(options, ScaleOutOptions)), save)
 
 
 @command.command()

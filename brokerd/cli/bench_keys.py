@@ -63,6 +63,15 @@ KEYS: Final[dict[str, _Rows]] = {
         ("direct, forwarder", "with --compare: all of the above, without and with a forwarder"),
         ("rate_ratio", "with --compare: rate of end_to_end with a forwarder / without"),
     ),
+    "scale_out": (
+        ("alone, together", "one daemon; all at once. Of each:"),
+        *_phase("sum", "messages received at all daemons", "from send to committed receive"),
+        ("  rates", "messages a second at each daemon"),
+        ("  processor_us_per_message", "processor time of the daemons for a message"),
+        ("  flushes", "flushes of all stores in the counted time"),
+        ("  peak_memory_bytes", "the largest memory use of one daemon since its start"),
+        ("sum_ratio", "rate of together / alone"),
+    ),
     "stages": (
         *_phase(
             "end_to_end",

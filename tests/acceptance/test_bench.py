@@ -17,6 +17,7 @@ from brokerd.bench.local import LocalOptions, local
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions, replay
+from brokerd.bench.scale_out import ScaleOutOptions, scale_out
 from brokerd.errors import ProcessEnded
 from brokerd.model import Host
 from brokerd.process.exit_statuses import exit_status
@@ -107,6 +108,26 @@ def test_latency_has_an_answer_for_every_way_to_wait(tmp_path: Path) -> None:
         assert result[phase].messages > 0, phase
         assert 0 < result[phase].latency_us["p50"] <= result[phase].latency_us["p999"], phase
     assert result["disk_sync_us"] > 0
+
+
+@pytest.mark.parametrize("engine", ["files", "postgresql"])
+def test_scale_out_adds_up_what_each_daemon_has_done(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("durable_url") if engine == "postgresql" else ""
+    options = ScaleOutOptions(
+        seconds=0.5, clients=1, dialogs=2, directory=tmp_path, cap=100, daemons=2, url=url
+    )
+    result: Any = asyncio.run(scale_out(options, quiet))
+    assert not unexplained("scale_out", result)
+    for many, phase in ((1, result["alone"]), (2, result["together"])):
+        assert len(phase["rates"]) == many
+        assert min(phase["rates"]) > 0
+        assert phase["sum"].rate == pytest.approx(sum(phase["rates"]), abs=2)
+    if url:
+        server = request.getfixturevalue("durable_server")
+        left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'bench%'"
+        assert server.query(left, database="stores") == []
 
 
 @pytest.mark.rule("FWD-1")

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from sqlalchemy import Column, DefaultClause, Index, Table
 
-from brokerd.errors import StoreDamaged
+from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.storage import tables
 from brokerd.storage.connections import Connection
 from brokerd.storage.postgresql import history
+from brokerd.storage.postgresql.connection import connect
+from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError
 from brokerd.storage.postgresql.texts import column_type
 from brokerd.storage.schema import read_revision, refuse_older
 
@@ -103,6 +105,29 @@ def check_objects(connection: Connection, path: object) -> None:
                 raise StoreDamaged(f"{path} lacks index {index.name}")
 
 
+async def remove_schemas(url: str, first: str) -> None:
+    """Remove all schemas whose names begin with `first`, with the stores in them.
+
+    Raises:
+        StoreFault: the server cannot be reached, or does not let this user.
+    """
+    try:
+        session = await connect(url, "public", settings={}, patience=_PATIENCE)
+        try:
+            for row in await session.fetch(_BEGINNING, first):
+                # Each in a transaction of its own: a store has more locks than one may take.
+                await session.execute(f'DROP SCHEMA "{row["nspname"]}" CASCADE')
+        finally:
+            await session.close(timeout=_PATIENCE)
+    except (ServerError, *DRIVER_ERRORS) as error:
+        raise StoreFault(
+            f"the schemas {first}* could not be removed: {error}",
+            hint="remove them in psql: DROP SCHEMA name CASCADE",
+        ) from error
+
+
+_PATIENCE: Final = 5.0
+_BEGINNING: Final = "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, $1)"
 _COLUMNS: Final = (
     "SELECT table_name::text, column_name::text FROM information_schema.columns"
     " WHERE table_schema = current_schema()"
