@@ -151,6 +151,7 @@ def test_a_full_data_folder_ends_the_server(postgresql_servers: Servers) -> None
     server.ballast.drop()
     if not server.is_running:
         server.start()
+    wait(server._takes_connections, "it has recovered by itself")
     server.query(FILL)
 
 
