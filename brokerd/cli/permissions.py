@@ -38,7 +38,9 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         if (noun, name) != ("event", "alter")  # a notification is dropped and made again
     },
     **_each("bench", ("activation", "backlog", "compare", "dialogs", "idle", "large", "latency")),
-    **_each("bench", ("local", "peer", "replay", "route", "scale", "stages", "stalled")),
+    **_each(
+        "bench", ("local", "peer", "replay", "route", "scale", "scale-out", "stages", "stalled")
+    ),
     **_each("config", ("check", "show")),
     **_each("report", ("compare", "run")),
     **_each("store", ("accept-loss", "copy", "restore", "verify")),

@@ -114,9 +114,9 @@ async def remove_schemas(url: str, first: str) -> None:
     try:
         session = await connect(url, "public", settings={}, patience=_PATIENCE)
         try:
-            for row in await session.fetch(_BEGINNING, first):
+            for row in await session.fetch(_REMOVALS, first):
                 # Each in a transaction of its own: a store has more locks than one may take.
-                await session.execute(f'DROP SCHEMA "{row["nspname"]}" CASCADE')
+                await session.execute(row["removal"])
         finally:
             await session.close(timeout=_PATIENCE)
     except (ServerError, *DRIVER_ERRORS) as error:
@@ -127,7 +127,10 @@ async def remove_schemas(url: str, first: str) -> None:
 
 
 _PATIENCE: Final = 5.0
-_BEGINNING: Final = "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, $1)"
+_REMOVALS: Final = (
+    "SELECT format('DROP SCHEMA %I CASCADE', nspname) AS removal FROM pg_namespace"
+    " WHERE starts_with(nspname, $1)"
+)
 _COLUMNS: Final = (
     "SELECT table_name::text, column_name::text FROM information_schema.columns"
     " WHERE table_schema = current_schema()"
