@@ -12,7 +12,7 @@
 #                              how long chaos lasts, how often, and what goes through it
 #   FAST_PATHS=on|off          whether messages may take the fast path in sim, soak-sim, model,
 #                              soak-model and chaos
-#   ENGINE=files|postgresql    where the stores of model and integration are
+#   ENGINE=files|postgresql    where the stores of model, chaos and integration are
 #   FILES=1000                 how many files demo-files sends
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
@@ -91,7 +91,7 @@ soak-failover: set-up ## failovers of daemons and PostgreSQL servers under load:
 	@$(BIN)/python -m tests.kills.failovers --failovers $(FAILOVERS) --seed $(SEED) $(ARGS)
 
 chaos: set-up ## real traffic under faults, held against the stream: MINUTES=10 RUNS=1 SEED=1 FORM=two
-	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) $(NO_FAST_PATHS) $(ARGS)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) --engine=$(ENGINE) $(NO_FAST_PATHS) $(ARGS)
 
 set-up-fuzz:
 	$(SET_UP) fuzz

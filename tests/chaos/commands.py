@@ -39,7 +39,7 @@ async def run(*words: str) -> tuple[int, str]:
     return process.returncode or 0, said.decode(errors="replace").strip()
 
 
-async def verify(store: Path) -> str:
+async def verify(store: object) -> str:
     """What `brokerd store verify` finds; "" if nothing."""
     status, said = await run("store", "verify", str(store))
     lines = said.splitlines()

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from brokerd.client.session import Session, connect
@@ -24,6 +23,7 @@ from tests.chaos.credentials import Credentials
 from tests.chaos.places import Places
 from tests.chaos.processes import Daemon, Program
 from tests.chaos.schedule import EAST, READER, Fault, Kind, way
+from tests.chaos.stores import FileStore, Store
 from tests.relay import Relay
 
 PATIENCE: Final = 120.0
@@ -203,6 +203,8 @@ class Faults:
                 return
 
     async def _back_up(self, daemon: Daemon) -> None:
+        if not daemon.store.backs_up:
+            return  # the server's own tools do it
         daemon.backups.mkdir(mode=0o700, exist_ok=True)
         copy = daemon.backups / f"{self.counts[Kind.BACKUP.value]}.db"
         try:
@@ -213,12 +215,12 @@ class Faults:
         except BrokerError as error:
             self._problem(f"a backup of {daemon.name} was refused: {error.code}: {error}")
             return
-        if await self._verify(copy, f"backup {copy.name} of {daemon.name}"):
+        if await self._verify(FileStore(copy), f"backup {copy.name} of {daemon.name}"):
             copy.unlink()
 
-    async def _verify(self, store: Path, what: str) -> bool:
+    async def _verify(self, store: Store, what: str) -> bool:
         """Whether nothing is wrong with a store; else it is a problem."""
-        found = await verify(store) if os.path.exists(store) else ""  # noqa: ASYNC240  # at once
+        found = await verify(store) if store.exists() else ""
         if found:
             self._problem(f"{what} is not whole: {found}")
         return not found

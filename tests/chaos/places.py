@@ -16,6 +16,7 @@ from typing import Final
 
 from tests.chaos.processes import Daemon, Program
 from tests.chaos.schedule import EAST, MIDDLE, WEST, Form, way
+from tests.postgresql.servers import Server
 from tests.relay import LOOPBACK, Relay
 
 _BEFORE_KILL: Final = 20.0
@@ -37,11 +38,21 @@ types = { Order = "initiator", Reply = "target" }
 class Places:
     """All that runs: daemons, programs, and relays on each way between daemons."""
 
-    def __init__(self, folder: Path, form: Form, *, guard: float, fast_paths: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        form: Form,
+        *,
+        guard: float,
+        fast_paths: bool,
+        server: Server | None = None,
+    ) -> None:
+        """`server`: has the stores of all daemons; None = they are in files."""
         self.folder = folder
         self.form = form
         self.daemons = {
-            name: Daemon(folder, name, guard=guard, fast_paths=fast_paths) for name in form.daemons
+            name: Daemon(folder, name, guard=guard, fast_paths=fast_paths, server=server)
+            for name in form.daemons
         }
         self.programs = {name: Program(folder, name, *_command(name)) for name in form.programs}
         self.relays = {

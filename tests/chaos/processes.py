@@ -8,11 +8,10 @@ import ctypes
 import os
 import signal
 import socket
-import sqlite3
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
@@ -23,6 +22,8 @@ from brokerd.client.session import connect
 from brokerd.demo.daemon import peak_of
 from tests.chaos.plan import FOLDER
 from tests.chaos.schedule import MIDDLE
+from tests.chaos.stores import FileStore, ServerStore, Store
+from tests.postgresql.servers import Server
 from tests.relay import LOOPBACK
 
 READY_WITHIN: Final = 60.0
@@ -168,8 +169,10 @@ def _end_with_parent() -> None:
 class Daemon(Program):
     """A daemon with its files."""
 
-    def __init__(self, folder: Path, name: str, *, guard: float, fast_paths: bool) -> None:
-        """`guard`: seconds that a closed dialog is remembered."""
+    def __init__(
+        self, folder: Path, name: str, *, guard: float, fast_paths: bool, server: Server | None
+    ) -> None:
+        """`guard`: seconds that a closed dialog is remembered; `server`: has the store."""
         super().__init__(folder, name)
         self.port = _free_port()
         self.settings: Mapping[str, str] = {}
@@ -178,7 +181,12 @@ class Daemon(Program):
         self.file = folder / f"{name}.toml"
         self.objects = folder / f"{name}.objects.toml"
         self.log = folder / f"{name}.log"
-        self.store = folder / name / "main.db"
+        self.directory = folder / name
+        self.store: Store = (
+            FileStore(self.directory / "main.db")
+            if server is None
+            else ServerStore(server, f"{name}_")
+        )
         self.backups = folder / name / "backups"
         self.address = f"unix:{folder / name / 'brokerd.sock'}"
         self.file.write_text(
@@ -190,6 +198,7 @@ class Daemon(Program):
                 guard=guard,
                 fast_paths="true" if fast_paths else "false",
             )
+            + self.store.settings
         )
 
     @property
@@ -209,44 +218,6 @@ class Daemon(Program):
         await super().start()
         async with connect(self.address, broker="main", wait=READY_WITHIN):
             pass
-
-    @property
-    def size(self) -> int:
-        """Bytes of its store's files."""
-        return sum(path.stat().st_size for path in self.store.parent.glob("main.db*"))
-
-    def rows(self) -> dict[str, int]:
-        """How many rows each table of its store has that dialogs fill; endpoints by state."""
-        with closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)) as store:
-            names = [name for (name,) in store.execute(_TABLES)]
-            found = {
-                name: store.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-                for name in names
-                if name in _FILLED or name.startswith("shelf_")
-            }
-            states = store.execute(
-                "SELECT 'endpoints ' || state, count(*) FROM conversation_endpoints GROUP BY 1"
-            )
-            return {name: count for name, count in [*found.items(), *states] if count}
-
-
-_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1"
-_FILLED: Final = frozenset(
-    {
-        "endpoint_progress",
-        "queue_messages",
-        "queue_removals",
-        "queue_drops",
-        "bodies",
-        "body_pieces",
-        "transmission_queue",
-        "group_states",
-        "held_groups",
-        "conversation_timers",
-        "undelivered_events",
-        "dialog_log",
-    }
-)
 
 
 def _free_port() -> int:

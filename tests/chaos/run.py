@@ -8,6 +8,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,9 @@ from tests.chaos.plan import Plan
 from tests.chaos.report import Report
 from tests.chaos.schedule import EAST, GUARDS, WEST, Form, Kind, faults
 from tests.chaos.sender import cursor_of, read_cursor
+from tests.chaos.stores import DATABASE
 from tests.chaos.stream import Stream, make_stream
+from tests.postgresql.servers import Server, Servers
 
 RATE: Final = 40
 """Messages a second that a drawn stream has."""
@@ -56,6 +59,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The kinds of faults; none = all."""
     fast_paths: bool = True
     """Whether ordinary messages may take the daemons' fast path."""
+    on_server: bool = False
+    """Whether the stores are in PostgreSQL."""
 
 
 async def run(folder: Path, options: Options, say: Say) -> Report:
@@ -72,7 +77,26 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
     report.dialogs, report.bytes = len(stream.dialogs), stream.size
     said(f"{len(stream)} messages of {len(stream.dialogs)} dialogs, {stream.size / 2**20:.1f} MiB")
     guard = GUARDS[0] / options.haste
-    places = Places(folder, options.form, guard=guard, fast_paths=options.fast_paths)
+    with ExitStack() as stack:
+        server = _server(stack) if options.on_server else None
+        places = Places(
+            folder, options.form, guard=guard, fast_paths=options.fast_paths, server=server
+        )
+        return await _play(places, where, stream, options, report=report, say=said)
+
+
+def _server(stack: ExitStack) -> Server:
+    """Start a PostgreSQL server for the stores of all daemons."""
+    server = stack.enter_context(Servers()).started("chaos", fsync=True)
+    server.create_database(DATABASE)
+    return server
+
+
+async def _play(
+    places: Places, where: Path, stream: Stream, options: Options, *, report: Report, say: Say
+) -> Report:
+    """Let programs talk and faults happen, and judge what came of it."""
+    folder, said, began = places.folder, say, time.monotonic()
     going = _Run(places, where, options, report=report, say=said)
     complete = False
     try:
@@ -88,11 +112,11 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
     report.problems += [f"process {pid} was left behind" for pid in places.left_over()]
     for daemon in places.daemons.values():
         report.peaks[daemon.name] = daemon.peak
-        report.stores[daemon.name] = daemon.size
+        report.stores[daemon.name] = daemon.store.size
         report.problems += judge_log(daemon.log)
         windows = going.faults.credentials.refusing[daemon.name]
         report.problems += judge_logins(daemon.log, windows)
-        report.problems += judge_closing_lines(daemon.store.parent / "metrics")
+        report.problems += judge_closing_lines(daemon.directory / "metrics")
     said("judging the journals")
     verdict = await asyncio.to_thread(judge, folder / "journal", stream, complete=complete)
     report.problems += verdict.problems
@@ -204,7 +228,7 @@ class _Run:
         found = []
         for daemon in self._places.daemons.values():
             try:
-                found.append(daemon.rows())
+                found.append(daemon.store.rows())
             except OSError:
                 found.append({})
         return found
@@ -226,7 +250,7 @@ class _Run:
                 found.append(f"the store of {name} at the end is not whole: {wrong}")
             found += [
                 f"{name} has {count} rows left after its stop: {table}"
-                for table, count in daemon.rows().items()
+                for table, count in daemon.store.rows().items()
             ]
             found += [
                 f"a backup of {name} has left {path.name} behind"

@@ -74,6 +74,7 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
                 seconds=options.minutes * 60,
                 stream=options.stream,
                 fast_paths=options.fast_paths,
+                on_server=options.engine == "postgresql",
                 only=tuple(Kind(one) for one in options.only),
             ),
             _say,
@@ -88,6 +89,7 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
 def _repeats(report: Report, options: argparse.Namespace) -> str:
     further = f" STREAM={options.stream}" if options.stream else ""
     further += "" if options.fast_paths else " FAST_PATHS=off"
+    further += "" if options.engine == "files" else f" ENGINE={options.engine}"
     only = " ".join(f"--only '{one}'" for one in options.only)
     further += f' ARGS="{only}"' if only else ""
     return (
@@ -110,6 +112,7 @@ def _parsed() -> argparse.Namespace:
         action="store_false",
         help="every message takes the general path",
     )
+    parser.add_argument("--engine", choices=["files", "postgresql"], default="files")
     parser.add_argument(
         "--only",
         action="append",

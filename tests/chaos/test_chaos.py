@@ -25,6 +25,20 @@ def test_what_was_sent_arrives_once_and_leaves_nothing(tmp_path: Path, form: For
     assert report.replies > 20
 
 
+@pytest.mark.rule("REL-1", "REL-9", "REL-54", "REL-57")
+@pytest.mark.usefixtures("all_postgresql_servers")  # skipped where there is none
+def test_daemons_with_stores_on_a_server_do_the_same(tmp_path: Path) -> None:
+    said: list[str] = []
+    only = (Kind.KILL, Kind.RESTART, Kind.PAUSE)
+    options = Options(
+        seed=1, seconds=7.0, haste=8.0, rate=25.0, faults=6, only=only, on_server=True
+    )
+    report = uvloop.run(run(tmp_path / "x", options, said.append))
+    assert not report.problems, "\n".join([*report.problems, *said])
+    assert report.faults
+    assert report.messages > 50
+
+
 @pytest.mark.rule("SEC-9", "SEC-64", "SEC-66", "SEC-4", "SEC-8", "SX-6")
 def test_rotation_and_revocation_refuse_and_admit_the_right_ones(tmp_path: Path) -> None:
     said: list[str] = []
