@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+from threading import Thread
 
 import pytest
 
@@ -112,6 +113,18 @@ async def test_a_store_that_is_abandoned_in_a_flush_lets_go_and_confirms_nothing
     assert (confirmed, faults) == ([], [])
 
 
+def until_commits_wait(server):
+    """Return once commits wait for a standby: a server follows its settings a moment later."""
+    waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    while True:
+        commit = Thread(target=server.query, args=("SELECT pg_logical_emit_message(true, '', '')",))
+        commit.start()
+        while commit.is_alive():
+            if server.query(waits):
+                commit.join()
+                return
+
+
 @BOTH
 @pytest.mark.rule("REL-53", "REL-5")
 async def test_a_commit_that_did_not_wait_for_its_standby_is_not_confirmed(
@@ -122,6 +135,7 @@ async def test_a_commit_that_did_not_wait_for_its_standby_is_not_confirmed(
     server.create_database("stores")
     store = await open_store(executor=type(executor)(server.url("stores"), TEST_SERVER))
     server.configure({"synchronous_standby_names": "nobody"})
+    await asyncio.to_thread(until_commits_wait, server)
     # As an operator does who finds that all commits wait for a standby that is gone.
     giving_up = (
         "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
