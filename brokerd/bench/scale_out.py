@@ -21,6 +21,7 @@ from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_
 from brokerd.bench.watching import watching
 from brokerd.clock import SystemClock
 from brokerd.config.database_url import shown
+from brokerd.errors import StoreFault
 from brokerd.ids import RandomIds
 from brokerd.units import counted
 
@@ -109,8 +110,16 @@ async def _prefixes(url: str, number: int) -> AsyncIterator[list[str]]:
     made = [f"{first}{at}_" for at in range(number)]
     try:
         yield made
-    finally:
-        if url:
-            from brokerd.storage.postgresql.schema import remove_schemas  # noqa: PLC0415  # an extra
+    except BaseException:
+        # If the server cannot be reached, what the block has failed of says more than the removal.
+        with contextlib.suppress(StoreFault):
+            await _remove(url, first)
+        raise
+    await _remove(url, first)
 
-            await asyncio.shield(remove_schemas(url, first))
+
+async def _remove(url: str, first: str) -> None:
+    if url:
+        from brokerd.storage.postgresql.schema import remove_schemas  # noqa: PLC0415  # an extra
+
+        await asyncio.shield(remove_schemas(url, first))

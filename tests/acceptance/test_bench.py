@@ -10,6 +10,7 @@ import pytest
 from brokerd.bench import daemons, dialogs, idle, stalled
 from brokerd.bench.activation import ActivationOptions, activation
 from brokerd.bench.backlog import BacklogOptions, backlog
+from brokerd.bench.daemons import free_ports
 from brokerd.bench.large import LargeOptions, Round, large, middle
 from brokerd.bench.latency import LatencyOptions, latency
 from brokerd.bench.loads import Phase
@@ -128,6 +129,14 @@ def test_scale_out_adds_up_what_each_daemon_has_done(
         server = request.getfixturevalue("durable_server")
         left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'bench%'"
         assert server.query(left, database="stores") == []
+
+
+def test_scale_out_says_why_no_daemon_started(tmp_path: Path) -> None:
+    """Not that schemas could not be removed, of which there are none."""
+    (port,) = free_ports(1)
+    url = f"postgresql://nobody@127.0.0.1:{port}/stores"
+    with pytest.raises(ProcessEnded, match=r"d0 did not start: .* PostgreSQL"):
+        asyncio.run(scale_out(ScaleOutOptions(directory=tmp_path, daemons=2, url=url), quiet))
 
 
 @pytest.mark.rule("FWD-1")
