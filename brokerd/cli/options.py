@@ -31,6 +31,26 @@ _TLS: Final = (
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+class LocalDirectory(click.ParamType[Path]):
+    """The type of an option for a directory of this machine; a URL is refused.
+
+    Without the refusal, a path would be made of the URL: a local directory named `s3:`.
+    """
+
+    name = "path"
+
+    def convert(
+        self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
+    ) -> Path:
+        """Return the path; raise `UsageError` for a URL."""
+        if "://" in str(value):
+            raise UsageError(
+                f"{value} is a URL, and the report works in directories of this machine",
+                hint="name a directory; a file system of another machine can be mounted there",
+            )
+        return Path(str(value))
+
+
 class _Seconds(click.ParamType[float]):
     """The type of an option for a duration: a number of seconds, or a number with a unit."""
 

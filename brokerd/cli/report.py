@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.cli.options import config_option, json_option
+from brokerd.cli.options import LocalDirectory, config_option, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
@@ -24,10 +24,10 @@ def command() -> None:
 
 @command.command()
 @config_option
-@click.option("--input", "source", type=click.Path(path_type=Path), help="Directory of segments.")
+@click.option("--input", "source", type=LocalDirectory(), help="Directory of segments.")
 @click.option(
     "--landing",
-    type=click.Path(path_type=Path),
+    type=LocalDirectory(),
     help="Directory to which segments are shipped.  [default: that of the metrics log]",
 )
 @click.option("--date", help="The day, such as 2026-11-18, or `last`: the newest that has landed.")
@@ -38,9 +38,7 @@ def command() -> None:
     help="Make these days from the segments in the landing now, and drop segments that were added "
     "before and have been removed from the landing.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Directory of the reports."
-)
+@click.option("--output", type=LocalDirectory(), required=True, help="Directory of the reports.")
 @json_option
 def run(
     *,

@@ -185,8 +185,10 @@ def _size(paths: Sequence[Path]) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(prog="brokerd report run", description="Make the report of metrics logs.")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--input", type=Path, help="directory of segments, one report of them all")
-    source.add_argument("--landing", type=Path, help="directory to which segments are shipped")
+    source.add_argument("--input", type=_directory, help="directory of segments, all in one report")
+    source.add_argument(
+        "--landing", type=_directory, help="directory to which segments are shipped"
+    )
     parser.add_argument("--date", default="last", help="with --landing: the day, 2026-11-18")
     parser.add_argument("--to", help="with --landing: the last day of several")
     parser.add_argument(
@@ -194,7 +196,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="with --landing: make the days of what is there now, not of what was there before",
     )
-    parser.add_argument("--output", type=Path, required=True, help="directory for the reports")
+    parser.add_argument(
+        "--output", type=_directory, required=True, help="directory for the reports"
+    )
     options = parser.parse_args(arguments)
     for text in filter(None, (options.date, options.to)):
         if not (landing.is_date(text) or (text, options.to) == ("last", None)):
@@ -204,6 +208,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.to is not None and options.to < options.date:
         parser.error(f"--to {options.to} is before --date {options.date}")
     return options
+
+
+def _directory(text: str) -> Path:
+    """Return the path of a directory; refuse a URL, which is no path."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is a URL, and no directory of this machine")
+    return Path(text)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -172,8 +172,10 @@ def test_days_of_which_nothing_has_landed_are_said_at_once(tmp_path, capsys):
         (["--date", "2026-10-08", "--to", "last"], "last is no day"),
         (["--date", "2026-10-08", "--to", "2026-10-07"], "--to 2026-10-07 is before --date"),
         (["--day", "2026-10-08"], "--day"),
+        (["--output", "s3://bucket/reports"], "s3://bucket/reports is a URL"),
     ],
 )
+@pytest.mark.rule("BI-L30")
 def test_wrong_arguments_are_no_verdict(tmp_path, capsys, words, said):
     with pytest.raises(SystemExit) as ended:
         report.main(["--landing", str(tmp_path), "--output", str(tmp_path / "out"), *words])

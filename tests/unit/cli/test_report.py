@@ -39,3 +39,15 @@ def test_of_reports_that_are_alike_it_is_said_that_nothing_differs(
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert main(["report", "compare", str(tmp_path), str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"nothing differs between {tmp_path} and {tmp_path}\n"
+
+
+@pytest.mark.rule("BI-L30")
+@pytest.mark.parametrize("option", ["--output", "--landing", "--input"])
+def test_a_url_is_refused_where_a_directory_is_meant(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = {"--output": "out", option: "s3://bucket/reports"}
+    assert main(["report", "run", *(word for pair in words.items() for word in pair)]) == 64
+    assert "s3://bucket/reports is a URL" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()], "no directory called s3: was made"
