@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.report import footers
+from spark_jobs import footers
 from spark_jobs.report.data import Data, Failure, Finding, Held, Pair
 from spark_jobs.report.groups import skew
 from spark_jobs.report.moves import Move, moves

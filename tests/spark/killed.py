@@ -25,8 +25,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from spark_jobs import footers
 from spark_jobs.lake import Step
-from spark_jobs.report import build, footers, session
+from spark_jobs.report import build, session
 from spark_jobs.report import main as job
 from tests.spark.cluster import surroundings
 from tests.spark.month import FEW, Month, day_of

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from spark_jobs.report import footers
+from spark_jobs import footers
 
 
 @pytest.fixture(scope="module")

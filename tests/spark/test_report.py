@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from spark_jobs import footers
 from spark_jobs.report import build as making
-from spark_jobs.report import footers, session
 from spark_jobs.report import main as report
+from spark_jobs.report import session
 from tests.spark.segments import demo_run, interval, write
 
 HOSTILE = '<script>alert("1")</script>\u202e=cmd'
