@@ -23,9 +23,22 @@ from pyspark.sql import functions as F
 from spark_jobs import coverage, daily, landing, places
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake
+from spark_jobs.lake_tables import (
+    ASIDE,
+    DIALOGS,
+    FILE_SCHEMA,
+    FILES,
+    LINES,
+    OF_LINES,
+    PLACE_SCHEMA,
+    PLACES,
+    ROW_SCHEMA,
+    STRETCH_SCHEMA,
+    STRETCHES,
+)
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import believed, read_segments
-from spark_jobs.schema import CORRUPT, LINE
+from spark_jobs.schema import CORRUPT
 
 VERSION = 2
 """Incremented when the form of a day's tables changes, so that every day is rebuilt."""
@@ -38,29 +51,6 @@ SMALL_BYTES = 4 * 1024 * 1024
 
 FEW_BYTES = 16 * 1024 * 1024
 """Size in bytes of the staged Parquet lines below which compiling a plan does not pay."""
-
-STRETCHES = "stretches"
-PLACES = "places"
-FILES = "files"
-DIALOGS = "dialogs"
-
-STRETCH_SCHEMA = (
-    "date string, file string, instance string, boot_id string, lines long, repeated long, "
-    "first_seq long, last_seq long, first_at long, last_at long, began_at long, most_at long, "
-    "backwards long, intervals long, interval_us long, started_at long, recovered boolean, "
-    "stopped boolean"
-)
-PLACE_SCHEMA = "date string, file string, line long, offset long, fault string, sample string"
-FILE_SCHEMA = "date string, file string, fault string, lines long, sample string"
-
-_KEPT_LINES = "lines"
-_ASIDE = "aside"
-_LINES = (_KEPT_LINES, DIALOGS, _ASIDE)
-
-_LINE = ", ".join(f"`{name}` {LINE[name].dataType.simpleString()}" for name in LINE.fieldNames())
-DIALOG_SCHEMA = f"date string, {_LINE}"
-ROW_SCHEMA = f"{DIALOG_SCHEMA}, file string, row long, fault string, jumped boolean"
-"""Schema of a line in the lake."""
 
 _OFTEN_NEW = ("conversation_id", "seq", "at", "began_at", "ended_at", "row")
 """Columns whose values hardly ever repeat, so that a Parquet dictionary of them is useless."""
@@ -288,13 +278,13 @@ def _stage(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) ->
     lake.step(f"write {PLACES}")
     _write_places(spark, raw, staging, read, kept.places())
     repeated = _repeated(kept.repeated(), twice)
-    found = coverage.stretches(raw.where(F.col("table") != _ASIDE), repeated).collect()
+    found = coverage.stretches(raw.where(F.col("table") != ASIDE), repeated).collect()
     said = _as_said((coverage.Stretch(**row.asDict()) for row in found), segments)
     rows = [tuple(getattr(one, name) for name in coverage.Stretch.__slots__) for one in said]
     lake.step(f"write {STRETCHES}")
     _write(spark.createDataFrame(rows, STRETCH_SCHEMA), staging / STRETCHES)
-    others = raw.where(F.col("table") == _KEPT_LINES)
-    size = sum(path.stat().st_size for path in staging.glob(f"raw/table={_KEPT_LINES}/*/*/*"))
+    others = raw.where(F.col("table") == LINES)
+    size = sum(path.stat().st_size for path in staging.glob(f"raw/table={LINES}/*/*/*"))
 
     def make(name: str, job: Callable[[DataFrame], DataFrame]) -> None:
         lake.step(f"write {name}")
@@ -323,7 +313,7 @@ class _Kept:
         """Return every line, including unusable ones; None if no segment is kept."""
         if not self._dates:
             return None
-        frames = [self._lake.frame(self._spark, name, self._dates, ROW_SCHEMA) for name in _LINES]
+        frames = [self._lake.frame(self._spark, name, self._dates, ROW_SCHEMA) for name in OF_LINES]
         return reduce(DataFrame.unionByName, frames).where(self._is_kept())
 
     def repeated(self) -> DataFrame | None:
@@ -399,9 +389,9 @@ def _write_lines(staging: Path, once: Sequence[DataFrame], twice: DataFrame | No
         parts.append(twice.where(F.col("fault").isNotNull()))
     every = reduce(DataFrame.unionByName, parts)
     table = (
-        F.when(F.col("fault").isNotNull(), _ASIDE)
+        F.when(F.col("fault").isNotNull(), ASIDE)
         .when(F.col("kind") == "dialog", DIALOGS)
-        .otherwise(_KEPT_LINES)
+        .otherwise(LINES)
     )
     writer = every.withColumn("table", table).write
     for name in _OFTEN_NEW:
@@ -489,7 +479,7 @@ def _write(frame: DataFrame, path: Path) -> None:
 
 def _parts(staging: Path, date: str) -> list[tuple[str, Path]]:
     day = f"date={date}"
-    lines = [(name, staging / "raw" / f"table={name}" / day) for name in _LINES]
+    lines = [(name, staging / "raw" / f"table={name}" / day) for name in OF_LINES]
     made = [(name, staging / name / day) for name in (STRETCHES, FILES, PLACES, *daily.TABLES)]
     return lines + made
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 STAGING = "staging"
 
@@ -117,7 +118,9 @@ class Lake:
         for home in self.root.glob(f"*/date={date}"):
             self._remove_others(home, said)
 
-    def frame(self, spark: SparkSession, name: str, dates: Iterable[str], schema: str) -> DataFrame:
+    def frame(
+        self, spark: SparkSession, name: str, dates: Iterable[str], schema: str | StructType
+    ) -> DataFrame:
         """Return a table over several days; a day that is not in the lake has no rows."""
         home = self.root / name
         known = ((date, self.current(date)) for date in dates)

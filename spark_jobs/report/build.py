@@ -21,6 +21,16 @@ from pyspark.sql import functions as F
 from spark_jobs import conservation, coverage, daily, ingest, landing, places
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake, Step, no_step
+from spark_jobs.lake_tables import (
+    DIALOG_SCHEMA,
+    DIALOGS,
+    FILE_SCHEMA,
+    FILES,
+    PLACE_SCHEMA,
+    PLACES,
+    STRETCH_SCHEMA,
+    STRETCHES,
+)
 from spark_jobs.latency import bucket_counts
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
@@ -262,7 +272,7 @@ def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames
             dialogs=once,
             stretches=stretches,
             files=files,
-            places=spark.createDataFrame(rows, ingest.PLACE_SCHEMA),
+            places=spark.createDataFrame(rows, PLACE_SCHEMA),
             tables=tables,
         ),
         step_us,
@@ -275,7 +285,7 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
     spans[daily.COUNTERS] = alike
-    dialogs = lake.frame(spark, ingest.DIALOGS, history, ingest.DIALOG_SCHEMA)
+    dialogs = lake.frame(spark, DIALOGS, history, DIALOG_SCHEMA)
     there = {*lake.dates()} & {*history}
     is_first = not any(date < max(dates) for date in there)
     tables = {
@@ -291,9 +301,9 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
         commits = compared.commits(lake.frame(spark, daily.HISTOGRAMS, history, schema))
     return Frames(
         dialogs=conservation.of_days(dialogs, dates, _halves(dialogs, dates, is_first=is_first)),
-        stretches=lake.frame(spark, ingest.STRETCHES, history, ingest.STRETCH_SCHEMA).cache(),
-        files=lake.frame(spark, ingest.FILES, dates, ingest.FILE_SCHEMA),
-        places=lake.frame(spark, ingest.PLACES, dates, ingest.PLACE_SCHEMA),
+        stretches=lake.frame(spark, STRETCHES, history, STRETCH_SCHEMA).cache(),
+        files=lake.frame(spark, FILES, dates, FILE_SCHEMA),
+        places=lake.frame(spark, PLACES, dates, PLACE_SCHEMA),
         tables=tables,
         totals=totals,
         commits=commits,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from spark_jobs import daily, ingest
+from spark_jobs import daily, ingest, lake_tables
 from spark_jobs.lake import Lake
 from spark_jobs.report import again
 from spark_jobs.report import build as report
@@ -120,15 +120,13 @@ def test_the_rows_of_a_day_are_what_was_taken_in_and_what_came(landed, spark, tm
     at_once, in_parts = Lake(tmp_path / "lake"), Lake(landed.root / report.LAKE)
     change = ingest.plan(landed.every, at_once, [LATE]).days
     ingest.ingest(spark, at_once, change, lambda _: None)
-    schemas = dict.fromkeys(("lines", "dialogs", "aside"), ingest.ROW_SCHEMA) | daily.SCHEMAS
-    schemas |= {ingest.STRETCHES: ingest.STRETCH_SCHEMA, ingest.FILES: ingest.FILE_SCHEMA}
-    schemas |= {ingest.PLACES: ingest.PLACE_SCHEMA}
+    schemas = {name: one.columns for name, one in lake_tables.TABLES.items()}
 
     (copied,) = (landed.every / LATE).glob("west-*-again.jsonl.gz")
 
     def rows(lake, name):
         frame = lake.frame(spark, name, [LATE], schemas[name]).drop("row")
-        if name == ingest.PLACES:  # of a segment whose copy counts not all are found at once
+        if name == lake_tables.PLACES:  # of a segment whose copy counts not all are found at once
             frame = frame.where(F.col("file") != copied.name.replace("-again", ""))
         return sorted(
             row.row for row in frame.select(F.to_json(F.struct("*")).alias("row")).collect()

@@ -6,6 +6,7 @@ import pytest
 
 from spark_jobs import daily, ingest
 from spark_jobs.lake import Lake
+from spark_jobs.lake_tables import STRETCH_SCHEMA, STRETCHES
 from spark_jobs.report import build as report
 from spark_jobs.report.collect import aggregates, collect
 from spark_jobs.report.data import Data
@@ -85,6 +86,6 @@ def test_a_segment_that_cannot_be_unpacked_is_set_aside_whole_and_the_rest_is_us
     assert take_in() == 1
     said = lake.current(day_of(0)) or {}
     assert said["unusable"] == [[torn.name, "truncated"]]
-    (stretch,) = lake.frame(spark, ingest.STRETCHES, [day_of(0)], ingest.STRETCH_SCHEMA).collect()
+    (stretch,) = lake.frame(spark, STRETCHES, [day_of(0)], STRETCH_SCHEMA).collect()
     assert stretch.instance == "west"
     assert take_in() == 0, "it is known"

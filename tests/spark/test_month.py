@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import ingest, landing, places
+from spark_jobs import ingest, lake_tables, landing, places
 from spark_jobs.lake import Lake, LakeDamagedError
 from spark_jobs.report import build as report
 from tests.spark.month import (
@@ -97,7 +97,7 @@ def test_the_dialog_that_lost_a_message_is_named(month):
 def test_lines_set_aside_are_kept_with_the_place_where_they_stand(month, spark):
     source, lake = month.landing, Lake(month.root / report.LAKE)
     found = lake.frame(
-        spark, ingest.PLACES, [day_of(FEW["garbage"])], ingest.PLACE_SCHEMA
+        spark, lake_tables.PLACES, [day_of(FEW["garbage"])], lake_tables.PLACE_SCHEMA
     ).collect()
     assert {place.fault for place in found} == {"corrupt", "version"}
     for place in found:
