@@ -75,6 +75,14 @@ def route(service: str, port: int, *, kind: str = "route") -> str:
     )
 
 
+def binding(service: str, far: str) -> str:
+    """Return a declaration that secures the dialogs with a service of another daemon."""
+    return (
+        f'[[remote_service_binding]]\nname = "to_{service}"\nservice = "{service}"\n'
+        f'principal = "peer:{far}"\n'
+    )
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that no program uses now."""
     sockets = [socket.socket() for _ in range(count)]
@@ -386,10 +394,28 @@ async def counters_of(session: Session) -> dict[str, int]:
 D = TypeVar("D", bound=Daemon)
 
 
-def pair(kind: type[D], directory: Path) -> list[D]:
-    """Return the sending daemon, east, and the receiving one, west, with routes to each other."""
+def pair(kind: type[D], directory: Path, *, secured: bool = False) -> list[D]:
+    """Return the sending daemon, east, and the receiving one, west, with routes to each other.
+
+    `secured`: whether their dialogs are; the daemons have to be introduced once they run."""
     east, west = free_ports(2)
+    bound = binding("bench_sink", "west") if secured else ""
     return [
-        kind(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
+        kind(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west) + bound),
         kind(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
     ]
+
+
+async def introduce(east: Daemon, west: Daemon) -> None:
+    """Install the dialog certificates of two running daemons at each other.
+
+    East may begin dialogs with west afterwards, with full security."""
+    async with (
+        await connect(east.address, broker="msdb") as one,
+        await connect(west.address, broker="msdb") as other,
+    ):
+        for here, there, name in ((one, other, west.name), (other, one, east.name)):
+            known = await there.admin.own_certificates()
+            files = [it.pem.encode() for it in known if it.purpose == "dialog"]
+            await here.admin.install_principal(f"peer:{name}", certificates=files)
+        await other.admin.grant(f"send on bench_sink to peer:{east.name}")

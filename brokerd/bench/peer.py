@@ -8,7 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, pair, route, running
+from brokerd.bench.daemons import (
+    OBJECTS,
+    Daemon,
+    binding,
+    free_ports,
+    introduce,
+    pair,
+    route,
+    running,
+)
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.bench.watching import watching
@@ -25,6 +34,8 @@ class PeerOptions(LoadOptions, frozen=True, kw_only=True):
     """Most messages sent and not yet received, so that the rate is steady."""
     forwarder: bool = False
     """Whether a third daemon is between the two."""
+    secured: bool = False
+    """Whether the dialogs are encrypted and authenticated, from one end to the other."""
     compare: bool = False
     """Whether both paths are measured, one after the other, with their ratio."""
 
@@ -54,6 +65,8 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
         daemons = _daemons(options, directory)
         east, *_, west = daemons
         async with running(*daemons):
+            if options.secured:
+                await introduce(east, west)
             way = " through a forwarder" if options.forwarder else ""
             say(f"sending at east, receiving at west{way}, for {options.seconds:g} s")
             counters = directory / "counters"
@@ -83,12 +96,13 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
 def _daemons(options: PeerOptions, directory: Path) -> list[Daemon]:
     """Return east, west and any forwarder between them, with routes."""
     if not options.forwarder:
-        return pair(Daemon, directory)
+        return pair(Daemon, directory, secured=options.secured)
     east, middle, west = free_ports(3)
     to_west, to_east = ("bench_sink", west), ("bench_source", east)
     ways = "".join(route(*to, kind="instance_route") for to in (to_west, to_east))
+    bound = binding("bench_sink", "west") if options.secured else ""
     return [
-        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", middle)),
+        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", middle) + bound),
         Daemon(directory, "middle", port=middle, objects=PASSING + ways, forwarding=True),
         Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", middle)),
     ]

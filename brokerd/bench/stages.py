@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, pair, running
+from brokerd.bench.daemons import OBJECTS, Daemon, introduce, pair, running
 from brokerd.bench.loads import Loads, Sample, quantiles, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
@@ -65,6 +65,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "broker.",
     ),
     "delivery": ("delivery.", "routing.", "broker.outgoing", "broker.ack_state"),
+    "security": ("security.", "delivery.peers.dialog_security", "delivery.incoming.unsealing"),
     "wire": ("transport.", "protocol."),
 }
 """The prefixes of each stage's modules; the longest that matches decides."""
@@ -84,6 +85,8 @@ class StagesOptions(LoadOptions, frozen=True, kw_only=True):
     """Most messages sent and not yet received, so that the rate is steady."""
     peer: bool = False
     """Whether messages go from one daemon to another; both daemons are reported."""
+    secured: bool = False
+    """Whether the dialogs between two daemons are encrypted and authenticated."""
 
 
 class SampledDaemon(Daemon):
@@ -121,6 +124,8 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         async with running(*daemons):
+            if options.peer and options.secured:
+                await introduce(daemons[0], daemons[-1])
             say(f"sending and receiving for {options.seconds:g} s")
             reports: list[list[Report]] = []
 
@@ -166,7 +171,7 @@ async def _run(
 def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
     if not options.peer:
         return [SampledDaemon(directory, "daemon", port=0, objects=OBJECTS)]
-    return pair(SampledDaemon, directory)
+    return pair(SampledDaemon, directory, secured=options.secured)
 
 
 def stage_costs(before: Report, after: Report, count: int) -> dict[str, object]:

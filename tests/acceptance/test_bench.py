@@ -15,6 +15,7 @@ from brokerd.bench.large import LargeOptions, Round, large, middle
 from brokerd.bench.latency import LatencyOptions, latency
 from brokerd.bench.loads import Phase
 from brokerd.bench.local import LocalOptions, local
+from brokerd.bench.measuring import BenchFailed
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions, replay
@@ -150,6 +151,36 @@ def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
     assert result["counters"]["middle"]["fragments_received"] == 0  # passed on, not taken
     assert result["counters"]["west"]["fragments_stored"] > 0
     assert set(result["processor_us_per_message"]) == {"east", "middle", "west"}
+
+
+@pytest.mark.rule("SEC-14")
+@pytest.mark.parametrize("forwarder", [False, True])
+def test_secured_dialogs_are_measured(tmp_path: Path, forwarder: bool) -> None:
+    options = PeerOptions(
+        seconds=0.5,
+        clients=2,
+        dialogs=4,
+        directory=tmp_path,
+        cap=100,
+        forwarder=forwarder,
+        secured=True,
+    )
+    result: Any = asyncio.run(measure_peer(options, quiet))
+    assert result["settings"]["secured"]
+    assert result["counters"]["west"]["fragments_stored"] > 0
+
+
+@pytest.mark.rule("SEC-14")
+def test_no_secured_dialog_is_measured_in_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def introduce(*_daemons: object) -> None:
+        """Install no certificates: dialogs have to wait for them."""
+
+    monkeypatch.setattr("brokerd.bench.peer.introduce", introduce)
+    options = PeerOptions(seconds=0.2, clients=1, dialogs=1, directory=tmp_path, secured=True)
+    with pytest.raises(BenchFailed, match="nothing to tell of"):
+        asyncio.run(measure_peer(options, quiet))
 
 
 def test_large_messages_are_received_among_small_ones(tmp_path: Path) -> None:

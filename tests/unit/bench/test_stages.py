@@ -24,6 +24,8 @@ from brokerd.telemetry.metrics import Histogram
         ("broker.queues", "queue_and_wake_up"),
         ("broker.transaction", "verb"),
         ("broker.outgoing", "delivery"),
+        ("delivery.incoming.unsealing", "security"),
+        ("security.sealing", "security"),
         ("storage.changes", "changeset"),
         ("storage.commits", "flush"),
         ("metrics", REST),
