@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
-from brokerd.protocol.wire import packer
+from brokerd.protocol.wire import pack
 
 END: Final = 1
 """Flag of a fragment that ends the dialog."""
@@ -44,8 +44,10 @@ HEADER_FIELDS: Final = 14
 """Number of fields of a `Fragment` before its acknowledgement: its header (DLP-7)."""
 
 
-class Ack(Struct, frozen=True, gc=False):
-    """The acknowledgement block (DLP-15, DLP-16, DLP-22, DLP-55)."""
+class Ack(Struct, frozen=True, gc=False, array_like=True):
+    """The acknowledgement block (DLP-15, DLP-16, DLP-22, DLP-55).
+
+    On the wire it is an array of its fields, in their order."""
 
     sequence: int
     """Everything up to and including (`sequence`, `fragment`) is stored; -1, -1 = nothing yet."""
@@ -184,7 +186,7 @@ def encode_item(item: Item) -> bytes:
         item.from_broker,
     ]
     if isinstance(item, AckOnly):
-        fields.append(_ack_block(item.ack))
+        fields.append(item.ack)
     elif isinstance(item, BrokerErrorItem):
         fields[0] = ITEM_BROKER_ERROR
         fields += (item.code, item.description)
@@ -195,13 +197,12 @@ def encode_item(item: Item) -> bytes:
     if type(item) is SecuredAck:
         fields[0] = ITEM_SECURED_ACK
         fields.append(item.ack_code)
-    return bytes(packer.pack(fields))
+    return pack(fields)
 
 
 def dialog_header(item: Fragment, key_id: bytes) -> bytes:
     """Return the header of a fragment as its seal covers it (DLP-7, SEC-35)."""
-    header: bytes = packer.pack((ITEM_SECURED_FRAGMENT, *header_fields(item), key_id))
-    return header
+    return pack((ITEM_SECURED_FRAGMENT, *header_fields(item), key_id))
 
 
 def header_fields(item: Fragment) -> tuple[Any, ...]:
@@ -215,7 +216,7 @@ def ack_header(item: Fragment | AckOnly, ack: Ack) -> bytes:
     """Return an acknowledgement block, with its dialog, as its code covers it (SEC-36).
 
     The code is the same for a block that travels alone and for one within a fragment."""
-    header: bytes = packer.pack(
+    return pack(
         (
             ITEM_SECURED_ACK,
             item.conversation_id,
@@ -223,15 +224,14 @@ def ack_header(item: Fragment | AckOnly, ack: Ack) -> bytes:
             item.from_service,
             item.to_service,
             item.from_broker,
-            _ack_block(ack),
+            ack,
         )
     )
-    return header
 
 
 def error_header(item: BrokerErrorItem | SecuredError) -> bytes:
     """Return what is sent in clear beside an error, as its seal covers it (SEC-37)."""
-    header: bytes = packer.pack(
+    return pack(
         (
             ITEM_SECURED_ERROR,
             item.conversation_id,
@@ -241,18 +241,16 @@ def error_header(item: BrokerErrorItem | SecuredError) -> bytes:
             item.from_broker,
         )
     )
-    return header
 
 
 def pack_error(item: BrokerErrorItem) -> bytes:
     """Return code and description of an error, to be sealed."""
-    return bytes(packer.pack((item.code, item.description)))
+    return pack((item.code, item.description))
 
 
 def _encode_fragment(item: Fragment) -> bytes:
-    ack = item.ack
     body = item.body
-    header: bytes = packer.pack(
+    header = pack(
         (
             ITEM_FRAGMENT,
             len(body),
@@ -270,7 +268,7 @@ def _encode_fragment(item: Fragment) -> bytes:
             item.message_type,
             item.expires_at,
             item.incarnation,
-            None if ack is None else _ack_block(ack),
+            item.ack,
             _hop_block(item.hop),
         )
     )
@@ -278,14 +276,13 @@ def _encode_fragment(item: Fragment) -> bytes:
 
 
 def _encode_secured(item: SecuredFragment) -> bytes:
-    ack = item.ack
     body = item.body
-    header: bytes = packer.pack(
+    header = pack(
         (
             ITEM_SECURED_FRAGMENT,
             len(body),
             *header_fields(item),
-            None if ack is None else _ack_block(ack),
+            item.ack,
             _hop_block(item.hop),
             item.key_id,
             item.ack_code,
@@ -293,18 +290,6 @@ def _encode_secured(item: SecuredFragment) -> bytes:
         )
     )
     return header + body
-
-
-def _ack_block(ack: Ack) -> tuple[object, ...]:
-    return (
-        ack.sequence,
-        ack.fragment,
-        ack.highest_seen,
-        ack.base_sequence,
-        ack.broker_id,
-        ack.first_acked,
-        ack.ranges,
-    )
 
 
 def _hop_block(hop: Hop) -> tuple[object, ...]:

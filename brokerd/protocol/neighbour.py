@@ -27,7 +27,7 @@ from brokerd.protocol.wire import (
     MAX_NAME,
     MAX_TEXT,
     Buffer,
-    packer,
+    pack,
     unpack_payload,
 )
 
@@ -169,7 +169,7 @@ def encode(frame: Neighbourly) -> bytes:
             kind, fields = Kind.CERTIFICATES, certificate_lists.fields_of(frame)
         case _:
             kind, fields = _fields(frame)
-    return encode_frame(kind, bytes(packer.pack(fields)))
+    return encode_frame(kind, pack(fields))
 
 
 def decode(kind: int, payload: Buffer) -> Neighbourly:

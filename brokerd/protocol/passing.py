@@ -16,7 +16,7 @@ from brokerd.protocol.items import (
     ITEM_SECURED_ERROR,
     ITEM_SECURED_FRAGMENT,
 )
-from brokerd.protocol.wire import MAX_INT, packer
+from brokerd.protocol.wire import MAX_INT, pack
 
 _HOP_AT: Final = {
     ITEM_FRAGMENT: 17,
@@ -38,5 +38,5 @@ def passed_on(header: Header, body: bytes, *, hops: int, milliseconds: int) -> b
     to_broker, left, time_to_live, consumed, *more = header[at]
     spent = min(consumed + milliseconds, MAX_INT)
     hop = (to_broker, left - hops, time_to_live, spent, *more)
-    packed: bytes = packer.pack((*header[:at], hop, *header[at + 1 :]))
+    packed = pack((*header[:at], hop, *header[at + 1 :]))
     return packed + body if body else packed

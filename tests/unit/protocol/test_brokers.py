@@ -12,7 +12,7 @@ from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import Limits
 from brokerd.protocol.frames import Kind
 from brokerd.protocol.neighbour import Hello, decode, encode
-from brokerd.protocol.wire import LOGIN_LIMIT, packer
+from brokerd.protocol.wire import LOGIN_LIMIT, pack
 
 IDS = [BrokerId(number.to_bytes(16, "big")) for number in range(MOST_BROKERS + 1)]
 HELLO = Hello(InstanceId(b"a" * 16), BootId(b"1" * 16), port=4022)
@@ -50,12 +50,12 @@ def test_of_too_many_the_first_are_named() -> None:
 )
 def test_what_is_malformed_is_refused(fields: Any) -> None:
     with pytest.raises(ProtocolError, match="BROKERS is malformed"):
-        decode(Kind.BROKERS, packer.pack(fields))
+        decode(Kind.BROKERS, pack(fields))
 
 
 @pytest.mark.rule("TRN-46", "BI-F5")
 def test_what_a_later_version_appends_is_ignored() -> None:
-    assert decode(Kind.BROKERS, packer.pack(([], "more"))) == BrokersHere()
+    assert decode(Kind.BROKERS, pack(([], "more"))) == BrokersHere()
 
 
 @pytest.mark.rule("TRN-46", "TRN-10")

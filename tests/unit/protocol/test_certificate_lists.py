@@ -15,7 +15,7 @@ from brokerd.protocol.certificate_lists import (
 )
 from brokerd.protocol.frames import Kind
 from brokerd.protocol.neighbour import decode, encode
-from brokerd.protocol.wire import LOGIN_LIMIT, packer
+from brokerd.protocol.wire import LOGIN_LIMIT, pack
 from brokerd.security.certificates import make_certificate
 from brokerd.security.dialog_certificates import make_dialog_certificate
 
@@ -70,10 +70,10 @@ def test_a_frame_comes_out_as_it_went_in_and_fits_the_smallest_frame(
 )
 def test_what_is_malformed_is_refused(fields: tuple[Any, ...]) -> None:
     with pytest.raises(ProtocolError):
-        decode(Kind.CERTIFICATES, packer.pack(fields))
+        decode(Kind.CERTIFICATES, pack(fields))
 
 
 @pytest.mark.rule("SEC-64", "BI-F5")
 def test_fields_of_a_later_version_are_ignored() -> None:
-    payload = packer.pack((True, [], "", {"later": 1}))
+    payload = pack((True, [], "", {"later": 1}))
     assert decode(Kind.CERTIFICATES, payload) == CertificatesKept()

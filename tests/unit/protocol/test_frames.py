@@ -44,7 +44,7 @@ from brokerd.protocol.neighbour import (
     encode,
 )
 from brokerd.protocol.trace import Leg, Step, Trace
-from brokerd.protocol.wire import LATEST
+from brokerd.protocol.wire import LATEST, pack
 
 IDS = st.binary(min_size=16, max_size=16).filter(any)
 INTS = st.integers(0, 2**63 - 1)
@@ -177,6 +177,32 @@ def test_frames_are_the_same_however_the_stream_is_cut(
         found += [(kind, bytes(body)) for kind, body in reader.feed(stream[at : at + size])]
         at, turn = at + size, turn + 1
     assert found == [(16, body) for body in bodies]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=300)
+    | st.binary(max_size=300),
+    lambda inner: (
+        st.lists(inner, max_size=40).map(tuple) | st.dictionaries(st.text(max_size=9), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.mark.rule("TRN-45", "FWD-14")
+@given(VALUES)
+def test_a_value_is_packed_as_every_msgpack_does_it(value: object) -> None:
+    assert pack(value) == msgpack.packb(value)
+
+
+@pytest.mark.rule("DLP-15", "TRN-45")
+def test_an_acknowledgement_block_is_an_array_of_its_fields() -> None:
+    ack = Ack(4, 2, 9, 1, b"b" * 16, True, ((6, 0, 9, 3),))
+    assert msgpack.unpackb(pack(ack)) == [4, 2, 9, 1, b"b" * 16, True, [[6, 0, 9, 3]]]
 
 
 @pytest.mark.rule("BI-F3")

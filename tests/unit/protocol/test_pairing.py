@@ -22,7 +22,7 @@ from brokerd.protocol.pairing import (
     decode,
     encode,
 )
-from brokerd.protocol.wire import LOGIN_LIMIT, MAX_NAME, packer
+from brokerd.protocol.wire import LOGIN_LIMIT, MAX_NAME, pack
 
 ID = InstanceId(b"i" * 16)
 OFFER = Offer("west", ID, "tcp://w:1", b"certificate", ("urn:a", "stra\u00dfe"))
@@ -98,7 +98,7 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("fields", WRONG, ids=map(str, range(len(WRONG))))
 def test_what_is_malformed_is_refused(fields: Any) -> None:
     with pytest.raises(ProtocolError):
-        decode(packer.pack(fields))
+        decode(pack(fields))
 
 
 @pytest.mark.rule("SEC-62", "BI-F4")
