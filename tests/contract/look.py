@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from brokerd.storage.postgresql.connection import ServerConnection, connect, in_thread
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, in_thread
 from brokerd.storage.store import Store
 from brokerd.storage.verifying import Finding, findings_of_rows
 

@@ -10,7 +10,7 @@ import pytest
 from brokerd.errors import IO_FAULT, StoreDamaged, StoreFault
 from brokerd.storage.changes import Changes
 from brokerd.storage.postgresql import opening
-from brokerd.storage.postgresql.connection import connect
+from brokerd.storage.postgresql.connecting import connect
 from brokerd.storage.postgresql.executor import OnServer
 from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.postgresql.schema import definitions

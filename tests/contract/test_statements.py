@@ -14,7 +14,8 @@ from sqlalchemy import Executable
 
 from brokerd import storage
 from brokerd.storage import rows
-from brokerd.storage.postgresql.connection import ServerConnection, connect, in_thread
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, in_thread
 from brokerd.storage.postgresql.texts import _PLACE, column_type, many_rows, statement_of
 from brokerd.storage.readers import PageOf, text_of
 from brokerd.storage.statements import Texts

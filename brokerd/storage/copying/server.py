@@ -17,12 +17,8 @@ from brokerd.storage.copying.places import SchemaPlace
 from brokerd.storage.copying.rows import NUMBERED, Row
 from brokerd.storage.move_marks import Moved, Unfinished
 from brokerd.storage.postgresql import ownership
-from brokerd.storage.postgresql.connection import (
-    ServerConnection,
-    as_connection,
-    connect,
-    in_thread,
-)
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, as_connection, in_thread
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, check_server
 from brokerd.storage.postgresql.schema import definitions

@@ -22,7 +22,7 @@ from brokerd.clock import Clock
 from brokerd.errors import StoreFault, StoreLocked
 from brokerd.model import MSDB
 from brokerd.storage.postgresql import ownership
-from brokerd.storage.postgresql.connection import connect
+from brokerd.storage.postgresql.connecting import connect
 from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError
 from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.postgresql.survey import schema_of, unreachable

@@ -17,15 +17,8 @@ from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
 from brokerd.storage.opening import Opened, Wanted
 from brokerd.storage.postgresql import survey
-from brokerd.storage.postgresql.connection import (
-    HISTORY,
-    History,
-    ServerConnection,
-    Wait,
-    connect,
-    in_greenlet,
-    in_thread,
-)
+from brokerd.storage.postgresql.connecting import HISTORY, History, connect
+from brokerd.storage.postgresql.connection import ServerConnection, Wait, in_greenlet, in_thread
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, open_schema
 from brokerd.storage.postgresql.reader import Run, ServerReader

@@ -15,7 +15,7 @@ from typing import Final
 from brokerd.ids import IdSource
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.opening import change_facts_within
-from brokerd.storage.postgresql.connection import HISTORY
+from brokerd.storage.postgresql.connecting import HISTORY
 
 TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS server_history"

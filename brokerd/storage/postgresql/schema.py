@@ -14,7 +14,7 @@ from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.storage import tables
 from brokerd.storage.connections import Connection
 from brokerd.storage.postgresql import history
-from brokerd.storage.postgresql.connection import connect
+from brokerd.storage.postgresql.connecting import connect
 from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError
 from brokerd.storage.postgresql.texts import column_type
 from brokerd.storage.schema import read_revision, refuse_older

@@ -16,12 +16,8 @@ from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.ids import BrokerId
 from brokerd.model import MSDB
 from brokerd.storage.postgresql import ownership
-from brokerd.storage.postgresql.connection import (
-    ServerConnection,
-    as_connection,
-    connect,
-    in_thread,
-)
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, as_connection, in_thread
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.opening import ServerOptions, check_server
 from brokerd.storage.postgresql.schema import check_objects

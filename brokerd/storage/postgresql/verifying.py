@@ -7,12 +7,8 @@ Never:  changes anything, or checks the pages of the server: pg_amcheck does tha
 from typing import Final
 
 from brokerd.errors import StoreDamaged, StoreFault
-from brokerd.storage.postgresql.connection import (
-    ServerConnection,
-    as_connection,
-    connect,
-    in_thread,
-)
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, as_connection, in_thread
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.schema import check_objects
 from brokerd.storage.postgresql.streaming import Streamed

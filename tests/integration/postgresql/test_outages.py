@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from brokerd.errors import Busy, StoreFault, StoreFull
-from brokerd.storage.postgresql import connection, executor
+from brokerd.storage.postgresql import connecting, executor
 from brokerd.storage.store import StoreOptions
 from tests.integration.postgresql.conftest import FLUSH, is_waiting, noise
 from tests.postgresql.fixtures import SHARED
@@ -89,7 +89,7 @@ async def test_a_network_that_is_cut_without_a_word_is_noticed(
 ):
     """After a second instead of six, so that the test is quick."""
     quick = {"TCP_USER_TIMEOUT": 1000, "TCP_KEEPIDLE": 1}
-    monkeypatch.setattr(connection, "_ALIVE", tuple((dict(connection._ALIVE) | quick).items()))
+    monkeypatch.setattr(connecting, "_ALIVE", tuple((dict(connecting._ALIVE) | quick).items()))
     daemon = await daemons.open(*relayed)
     await daemon.begin()
     held = relay.hold(FLUSH)
@@ -117,7 +117,7 @@ async def test_a_server_that_hangs_costs_one_connection_its_patience(postgresql_
 
     async def takes() -> float:
         begun = time.monotonic()
-        (await connection.connect(url, "shop", settings={}, patience=patience)).terminate()
+        (await connecting.connect(url, "shop", settings={}, patience=patience)).terminate()
         return time.monotonic() - begun
 
     assert await takes() >= patience

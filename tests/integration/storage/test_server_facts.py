@@ -2,7 +2,8 @@
 
 import pytest
 
-from brokerd.storage.postgresql.connection import ServerConnection, connect, in_thread
+from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connection import ServerConnection, in_thread
 from brokerd.storage.postgresql.survey import read_facts
 from brokerd.storage.server_facts import ServerFacts
 from tests.postgresql.servers import USER, Servers, wait
