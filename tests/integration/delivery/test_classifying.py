@@ -22,7 +22,7 @@ async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east:
     await east.apply(route=[route("west")])
     handle = await west.talk("urn:east", b"1", b"2")
     await net.wait(1)
-    assert await west.key(handle) in ("no_route", "local_service_missing")
+    assert await west.key(handle) == "local_service_missing"
     again = west.instance.parts.transmitter.reclassification.reclassified
     tried = again["delayed"]
     await west.apply(route=[route("east")])
@@ -84,7 +84,7 @@ async def test_an_altered_route_moves_what_waits_for_a_dead_address(
     await west.session.alter("route", "way_to_east", address="TCP://nowhere:1")
     handle = await west.talk("urn:east", b"1", b"2")
     await net.wait(20)
-    assert await west.key(handle) in ("connect_failed", "dns_failed")
+    assert await west.key(handle) == "dns_failed"
     await west.session.alter("route", "way_to_east", address="TCP://east:4022")
     await net.wait(0.5)
     assert await east.bodies() == [b"1", b"2"]
@@ -180,7 +180,7 @@ async def test_a_route_that_expires_is_left_at_the_next_pass(
     await east.queue(on=False)
     await west.session.send(handle, b"2", "Ask")
     await net.wait(45)
-    assert await west.key(handle) in ("no_route", "local_service_missing", "broker_not_here")
+    assert await west.key(handle) == "broker_not_here"
     assert west.out(handle).route.address is None
 
 
