@@ -14,6 +14,8 @@
 #                              soak-model and chaos
 #   ENGINE=files|postgresql    where the stores of model, chaos and integration are
 #   FILES=1000                 how many files demo-files sends
+#   MODULES=brokerd/broker/queues.py TESTS="tests/unit/broker tests/integration/broker" SAMPLE=20
+#                              the modules of mutants, the tests to try them with, and how many
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
@@ -31,6 +33,9 @@ KILLS = 25
 FAILOVERS = 200
 SEED = 1
 TARGET = peer_frames
+MODULES = brokerd/broker/queues.py
+TESTS = tests/unit/broker tests/integration/broker
+SAMPLE = 20
 LINES = 20000000
 FILES = 1000
 FAST_PATHS = on
@@ -46,7 +51,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-files test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill soak-failover chaos report-cluster report-month report-day report-kill
+.PHONY: help demo demo-files test fmt lint types imports unit mutants sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill soak-failover chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -98,6 +103,9 @@ set-up-fuzz:
 
 fuzz: set-up-fuzz ## coverage-guided fuzzing, a minute: TARGET=peer_frames; ARGS=-runs=10000000 for more
 	@$(BIN)/python -m tests.fuzz $(TARGET) $(ARGS)
+
+mutants: set-up ## small mistakes in MODULES, one at a time: which of them no test in TESTS notices
+	@$(BIN)/python -m tools.mutation $(MODULES) --tests $(TESTS) --sample $(SAMPLE) --seed $(SEED) $(ARGS)
 
 report-cluster: set-up ## the report on a real standalone Spark cluster and here: the same bytes
 	@$(BIN)/python -m tests.spark.cluster
