@@ -48,6 +48,7 @@ def server_options(settings: Settings) -> "ServerOptions":
         PostgresqlExtraMissing: the driver is not installed.
     """
     try:
+        from brokerd.storage.postgresql.last_history import NAME  # noqa: PLC0415  # an extra
         from brokerd.storage.postgresql.opening import ServerOptions  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise PostgresqlExtraMissing(
@@ -59,6 +60,7 @@ def server_options(settings: Settings) -> "ServerOptions":
         require_standby=store.require_standby,
         schema_prefix=store.schema_prefix,
         shown=shown(store.url),
+        history_file=settings.instance.data_dir / NAME,
     )
 
 

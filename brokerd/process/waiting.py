@@ -24,6 +24,7 @@ from brokerd.transport.network import Listening, Network
 
 if TYPE_CHECKING:
     from brokerd.storage.postgresql.claim import Claim
+    from brokerd.storage.postgresql.last_history import History
 
 WAITING = "waiting"
 _DOOR = DoorOptions(most=64)
@@ -50,6 +51,7 @@ class Waiting:
         self._supervisor = supervisor
         self._began = began
         self._reason = ""
+        self._former: set[str] = set()
         self._listening: Listening | None = None
 
     async def claim(self, *, waits: bool, is_known: bool) -> "Claim":
@@ -68,6 +70,8 @@ class Waiting:
             takeover_after=self._settings.store.takeover_after.total_seconds(),
             waiting=self._waits_for,
             took_over=self._took_over,
+            passed_over=self._passed_over,
+            noted=self._noted,
         )
         answering = asyncio.ensure_future(self._answer())
         try:
@@ -107,6 +111,28 @@ class Waiting:
             silent_on=host,
             seconds=round(silent, 1),
             hint="the daemon there was stopped, blocked or cut off; see its machine",
+        )
+
+    def _passed_over(self, server: str) -> None:
+        if server in self._former:
+            return
+        self._former.add(server)
+        self._log.warning(
+            DAEMON,
+            subclass="former_primary",
+            server=server,
+            hint="it takes changes that nobody will see: stop it, and make it a standby of the "
+            "server that was promoted (pg_rewind, or a new pg_basebackup)",
+        )
+
+    def _noted(self, history: "History", before: "History | None") -> None:
+        self._log.info(
+            DAEMON,
+            subclass="history_noted",
+            server=self._settings.shown_server,
+            system=history.system,
+            timeline=int(history.timeline, 16),
+            before="none" if before is None else int(before.timeline, 16),
         )
 
     async def _answer(self) -> None:

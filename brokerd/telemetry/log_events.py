@@ -257,6 +257,13 @@ EVENTS: Final[dict[str, Event]] = {
             "waiting": "another daemon has the stores on the server, or the server is away",
             "claimed": "the wait is over, and this daemon opens the stores",
             "takes_over": "the daemon that had the stores showed no sign of life for too long",
+            "former_primary": (
+                "a server that was the primary before takes changes again, and is passed over "
+                "(REL-59)"
+            ),
+            "history_noted": (
+                "the data directory notes another server or timeline than before (REL-59)"
+            ),
             "not_answering": "while it waits, it cannot answer at the client socket",
             "ready": "it is ready",
             "reloaded": "its settings were read again",

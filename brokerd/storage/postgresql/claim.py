@@ -22,8 +22,9 @@ from brokerd.clock import Clock
 from brokerd.errors import StoreFault, StoreLocked
 from brokerd.model import MSDB
 from brokerd.storage.postgresql import ownership
-from brokerd.storage.postgresql.connecting import connect
+from brokerd.storage.postgresql.connecting import Session, connect, connect_to_newest
 from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError
+from brokerd.storage.postgresql.last_history import History, note_history
 from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.postgresql.survey import schema_of, unreachable
 
@@ -62,9 +63,6 @@ _ALONE: Final = (
     "the server waits for no synchronous standby (synchronous_standby_names is empty), and "
     "store.require_standby wants one"
 )
-
-Session = Any
-"""A connection of the driver, whose class has no types."""
 
 
 class Claim:
@@ -151,12 +149,17 @@ class Claiming:
         takeover_after: float,
         waiting: Callable[[str], None],
         took_over: Callable[[str, float], None],
+        passed_over: Callable[[str], None],
+        noted: Callable[[History, History | None], None],
     ) -> None:
         """Create it.
 
         `takeover_after`: seconds without a sign of life after which a daemon counts as dead.
         `waiting`: called with what is waited for, each time that changes. `took_over`: called with
         the machine of a dead daemon, and the seconds of its silence, when its session is ended.
+        `passed_over`: called with a server that takes changes in an earlier history, and why it is
+        left. `noted`: called when the history of the server was noted, with that and with the one
+        that was noted before; None = none was.
         """
         self._url = url
         self._options = options
@@ -164,6 +167,10 @@ class Claiming:
         self._takeover_after = takeover_after
         self._waiting = waiting
         self._took_over = took_over
+        self._passed_over = passed_over
+        self._noted = noted
+        self._history: History | None = None
+        """The history of the server where this daemon waits, or has the claim."""
         self._schema = schema_of(options, MSDB)
         self._keys = ownership.lock_keys(f"instance {self._schema}")
 
@@ -176,15 +183,16 @@ class Claiming:
         Raises:
             StoreLocked: another daemon has the instance, and this one does not wait.
             StoreFault: the server cannot be reached, and has never answered; or it waits for no
-                synchronous standby, one is required, and this daemon does not wait.
+                synchronous standby, one is required, and this daemon does not wait; or its history
+                cannot be noted.
         """
         while True:
             try:
-                session = await self._connect()
+                session = await self._begin_session()
             except ServerError as error:
                 if not (waits and is_known):
                     raise unreachable(error) from error
-                self._waiting(f"the server cannot be reached: {error}")
+                self._waiting(f"no server can be used: {error}")
                 await self._clock.sleep_until(self._clock.monotonic() + BEAT)
                 continue
             is_known = True
@@ -213,9 +221,42 @@ class Claiming:
                     require_standby=self._options.require_standby,
                 )
 
+    async def _begin_session(self) -> Session:
+        """Return a session at the newest primary, whose history is noted (REL-59).
+
+        Also before the wait: what the other daemon confirms there, this one must not go back from.
+        """
+        last = self._options.last_history()
+        primary = await connect_to_newest(
+            self._url,
+            self._schema,
+            settings=_SETTINGS,
+            patience=self._options.connect_timeout,
+            last=last,
+        )
+        for one in primary.passed_over:
+            self._passed_over(one)
+        self._history = primary.history
+        file = self._options.history_file
+        if file is not None and primary.history != last:
+            try:
+                note_history(file, primary.history)
+            except OSError as error:
+                primary.session.terminate()
+                raise StoreFault(
+                    f"the history of the server cannot be noted in {file}: {error.strerror}",
+                    hint="make room there, or correct the owner and mode of the directory",
+                ) from error
+            self._noted(primary.history, last)
+        return primary.session
+
     def _connect(self) -> Awaitable[Session]:
         return connect(
-            self._url, self._schema, settings=_SETTINGS, patience=self._options.connect_timeout
+            self._url,
+            self._schema,
+            settings=_SETTINGS,
+            patience=self._options.connect_timeout,
+            history=self._history,
         )
 
     async def _lock(self, session: Session, *, waits: bool) -> None:

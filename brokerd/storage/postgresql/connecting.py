@@ -8,16 +8,23 @@ Fails:  with `ServerError`, which names each server and why it was passed over.
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
 from brokerd.storage.postgresql.addresses import each_address, shown
-from brokerd.storage.postgresql.errors import DRIVER_ERRORS, ServerError, server_error
+from brokerd.storage.postgresql.errors import (
+    DRIVER_ERRORS,
+    FORMER,
+    STANDBY,
+    ServerError,
+    server_error,
+)
+from brokerd.storage.postgresql.last_history import History
 
-History = tuple[Any, ...]
-"""A server and the timeline of its log (`HISTORY`)."""
+Session = Any
+"""A connection of the driver, whose class has no types."""
 
 _PRIMARIES: Final[dict[str, str]] = {}
 """The server at which each URL has found the primary last. It is tried first: a server that hangs
@@ -57,6 +64,19 @@ _ALIVE: Final = (
 """Options of the socket: a server that no longer answers is noticed as soon as this side is."""
 
 
+_OTHERS: Final = 1.0
+"""Seconds that the other servers have to answer after the first primary was found."""
+
+
+class Primary(NamedTuple):
+    """A server that takes changes, with a session there."""
+
+    session: Session
+    history: History
+    passed_over: tuple[str, ...]
+    """Servers that take changes as well, in an earlier history, each with the reason."""
+
+
 async def connect(
     url: str,
     schema: str,
@@ -65,77 +85,209 @@ async def connect(
     patience: float,
     limit: float | None = None,
     history: History | None = None,
-) -> "asyncpg.Connection[Any]":
-    """Return a connection to the schema of a store, at a server of the URL that can write.
+    last: History | None = None,
+) -> Session:
+    """Return a session in the schema of a store, at a server of the URL that can write.
 
     The server that was the primary last is tried first, then the others in their order.
 
-
     `settings`: more parameters of the session. `patience`: seconds until the attempt is given up
     with each server. `limit`: seconds until a statement without an answer is given up. `history`:
-    the server and timeline that are wanted; None = any.
+    the server and timeline that are wanted; None = any. `last`: the history that the daemon was in
+    last; a server in an earlier one is passed over.
     `ServerError`: no server can be reached, or lets this user in, or is the primary.
     """
-    quoted = '"' + schema.replace('"', '""') + '"'
-    given = {**_SETTINGS, "search_path": quoted, **settings}
+    given = _session_settings(schema, settings)
     errors: list[tuple[str, ServerError]] = []
-    try:
-        latest = _PRIMARIES.get(url)
-        for one in sorted(each_address(url), key=lambda address: address != latest):
+    latest = _PRIMARIES.get(url)
+    for one in sorted(_addresses(url), key=lambda address: address != latest):
+        try:
+            session, found = await _connect_to(one, given, patience, limit)
             try:
-                connection = await _connect_to(one, given, patience, limit, history)
-            except DRIVER_ERRORS as error:
-                errors.append((shown(one), server_error(error)))
-            else:
-                _PRIMARIES[url] = one
-                return connection
-    except ValueError:  # the driver's own message may quote a part of the password
+                _refuse(found, history, last)
+            except ServerError:
+                session.terminate()
+                raise
+        except ServerError as error:
+            errors.append((shown(one), error))
+        else:
+            _PRIMARIES[url] = one
+            return session
+    raise _joined(errors)
+
+
+async def connect_to_newest(
+    url: str, schema: str, *, settings: Mapping[str, str], patience: float, last: History | None
+) -> Primary:
+    """Return the server of the URL that takes changes, the newest one if several do (REL-59).
+
+    All are asked at once. Once one takes changes the others have a second to say so as well.
+    Arguments and errors as for `connect`.
+    """
+    given = _session_settings(schema, settings)
+    errors: list[tuple[str, ServerError]] = []
+    taking: list[_Taking] = []
+    for address, answer in await _ask_all(_addresses(url), given, patience):
+        if isinstance(answer, ServerError):
+            errors.append((shown(address), answer))
+        elif last is not None and answer[1].is_older_than(last):
+            answer[0].terminate()
+            errors.append((shown(address), _former(answer[1], last)))
+        else:
+            taking.append(_Taking(address, *answer))
+    if not taking:
+        raise _joined(errors)
+    # Of several systems the first one counts, as if the others were not there.
+    system = taking[0].history.system
+    newest = max(
+        (one for one in taking if one.history.system == system),
+        key=lambda one: one.history.timeline,
+    )
+    passed = [f"{server}: {error}" for server, error in errors if error.sqlite_errorname == FORMER]
+    for one in taking:
+        if one is not newest:
+            one.session.terminate()
+        if one.history.is_older_than(newest.history):
+            passed.append(f"{shown(one.address)}: {_former(one.history, newest.history)}")
+    _PRIMARIES[url] = newest.address
+    return Primary(newest.session, newest.history, tuple(passed))
+
+
+class _Taking(NamedTuple):
+    """A server that takes changes."""
+
+    address: str
+    session: Session
+    history: History
+
+
+async def _ask_all(
+    addresses: Sequence[str], settings: dict[str, str], patience: float
+) -> list[tuple[str, "ServerError | tuple[Session, History]"]]:
+    """Return what each server has answered, within a second of the first that takes changes."""
+    asked = [asyncio.ensure_future(_connect_to(one, settings, patience, None)) for one in addresses]
+    waiting = set(asked)
+    try:
+        while waiting and not any(_takes_changes(one) for one in asked):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=_OTHERS)
+    except BaseException:
+        for one in asked:
+            if _takes_changes(one):
+                one.result()[0].terminate()
+        raise
+    finally:
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    found: list[tuple[str, ServerError | tuple[Session, History]]] = []
+    for address, one in zip(addresses, asked, strict=True):
+        if one.cancelled():
+            found.append((address, ServerError("it has not answered", name="CONNECTION_LOST")))
+        else:
+            error = one.exception()
+            if error is not None and not isinstance(error, ServerError):
+                raise error
+            found.append((address, one.result() if error is None else error))
+    return found
+
+
+def _takes_changes(asked: "asyncio.Task[tuple[Session, History]]") -> bool:
+    return asked.done() and not asked.cancelled() and asked.exception() is None
+
+
+def _refuse(found: History, history: History | None, last: History | None) -> None:
+    """Refuse a server that was the primary before: it has the store as it was then.
+
+    Raises:
+        ServerError: it is not in the wanted history, or in one before the last.
+    """
+    if last is not None and found.is_older_than(last):
+        raise _former(found, last)
+    if history is not None and found != history:
         raise ServerError(
-            "the URL of the database cannot be read; special characters in its user and"
-            " password are written as % and two digits",
-            name="BAD_URL",
-        ) from None
-    _, worst = next((each for each in errors if each[1].sqlstate), errors[-1])
-    if len(errors) > 1:
-        message = "; ".join(f"{server}: {error}" for server, error in errors)
-        worst = ServerError(message, name=worst.sqlite_errorname, sqlstate=worst.sqlstate)
-    raise worst
+            "it is not the server on which the store was opened", name="CONNECTION_LOST"
+        )
+
+
+def _former(found: History, last: History) -> ServerError:
+    there, known = (int(one.timeline, 16) for one in (found, last))
+    return ServerError(
+        f"it was the primary before: its timeline is {there}, and this daemon was in {known}",
+        name=FORMER,
+    )
+
+
+def _addresses(url: str) -> list[str]:
+    try:
+        return each_address(url)
+    except ValueError:
+        raise _bad_url() from None
+
+
+def _bad_url() -> ServerError:
+    return ServerError(
+        "the URL of the database cannot be read; special characters in its user and"
+        " password are written as % and two digits",
+        name="BAD_URL",
+    )
+
+
+def _joined(errors: list[tuple[str, ServerError]]) -> ServerError:
+    """Return one error for those of all servers; it has the name of the most telling one."""
+    worst = max((error for _, error in errors), key=_tells)
+    if len(errors) == 1:
+        return worst
+    message = "; ".join(f"{server}: {error}" for server, error in errors)
+    return ServerError(message, name=worst.sqlite_errorname, sqlstate=worst.sqlstate)
+
+
+def _tells(error: ServerError) -> int:
+    """Return how much an error tells: a server that does not answer tells least."""
+    if error.sqlstate:
+        return 2
+    return {FORMER: 3, STANDBY: 1}.get(error.sqlite_errorname, 0)
+
+
+def _session_settings(schema: str, more: Mapping[str, str]) -> dict[str, str]:
+    quoted = '"' + schema.replace('"', '""') + '"'
+    return {**_SETTINGS, "search_path": quoted, **more}
 
 
 async def _connect_to(
-    url: str,
-    settings: dict[str, str],
-    patience: float,
-    limit: float | None,
-    history: History | None,
-) -> "asyncpg.Connection[Any]":
-    connection = await asyncpg.connect(
-        url,
-        timeout=patience,
-        command_timeout=limit,
-        statement_cache_size=64,  # of the driver's own; `ServerConnection` keeps the others
-        server_settings=settings,
-        # Also for reads: a standby may show an older state than was confirmed.
-        target_session_attrs="primary",
-    )
+    url: str, settings: dict[str, str], patience: float, limit: float | None
+) -> tuple[Session, History]:
+    """Return a session at one server, and the history of the server.
+
+    Raises:
+        ServerError: it cannot be reached, lets this user not in, or takes no changes.
+    """
     try:
-        _keep_alive(connection)
-        if history is not None:
-            await _refuse_another(connection, history)
-        # A sum of numbers is a number of another type; all sums here are whole.
-        await connection.set_type_codec(
-            "numeric", schema="pg_catalog", encoder=str, decoder=int, format="text"
+        connection = await asyncpg.connect(
+            url,
+            timeout=patience,
+            command_timeout=limit,
+            statement_cache_size=64,  # of the driver's own; `ServerConnection` keeps the others
+            server_settings=settings,
+            # Also for reads: a standby may show an older state than was confirmed.
+            target_session_attrs="primary",
         )
-    except BaseException:
-        connection.terminate()
-        raise
-    return connection
-
-
-async def _refuse_another(connection: "asyncpg.Connection[Any]", history: History) -> None:
-    """Refuse a primary that failed and was started again: it has the store as it was before."""
-    if tuple(await connection.fetchrow(HISTORY)) != history:
-        raise asyncpg.InterfaceError("it is not the server on which the store was opened")
+        try:
+            _keep_alive(connection)
+            history = History(*await connection.fetchrow(HISTORY, timeout=patience))
+            # A sum of numbers is a number of another type; all sums here are whole.
+            await connection.set_type_codec(
+                "numeric", schema="pg_catalog", encoder=str, decoder=int, format="text"
+            )
+        except BaseException:
+            connection.terminate()
+            raise
+    except DRIVER_ERRORS as error:
+        raise server_error(error) from error
+    except ValueError:  # the driver's own message may quote a part of the password
+        raise _bad_url() from None
+    return connection, history
 
 
 def _keep_alive(connection: "asyncpg.Connection[Any]") -> None:

@@ -17,9 +17,10 @@ from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
 from brokerd.storage.opening import Opened, Wanted
 from brokerd.storage.postgresql import survey
-from brokerd.storage.postgresql.connecting import HISTORY, History, connect
+from brokerd.storage.postgresql.connecting import HISTORY, connect
 from brokerd.storage.postgresql.connection import ServerConnection, Wait, in_greenlet, in_thread
 from brokerd.storage.postgresql.errors import ServerError
+from brokerd.storage.postgresql.last_history import History
 from brokerd.storage.postgresql.opening import ServerOptions, open_schema
 from brokerd.storage.postgresql.reader import Run, ServerReader
 from brokerd.storage.postgresql.writer import ServerWriter
@@ -109,7 +110,7 @@ class _OnServer:
         }
         connection = ServerConnection(self._wait(self._connect(path, settings)), self._wait)
         try:
-            self._histories[path] = connection.execute(HISTORY).fetchall()[0]
+            self._histories[path] = History(*connection.execute(HISTORY).fetchall()[0])
         except ServerError:
             connection.close()
             raise
@@ -147,6 +148,7 @@ class _OnServer:
             patience=self._options.connect_timeout,
             limit=limit,
             history=history,
+            last=self._options.last_history(),
         )
 
 

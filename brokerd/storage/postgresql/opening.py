@@ -17,7 +17,8 @@ from brokerd.storage.connections import transaction
 from brokerd.storage.opening import Opened, Wanted, count_and_load, write_first_rows
 from brokerd.storage.postgresql import history, ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
-from brokerd.storage.postgresql.errors import STANDBY, ServerError
+from brokerd.storage.postgresql.errors import FORMER, STANDBY, ServerError
+from brokerd.storage.postgresql.last_history import History, read_history
 from brokerd.storage.postgresql.schema import check_objects, definitions
 from brokerd.storage.postgresql.upgrading import upgrade
 from brokerd.storage.schema import REVISIONS, read_revision
@@ -29,7 +30,8 @@ _DURABLE: Final = ("on", "remote_apply")
 
 
 _UNREACHABLE: Final = "check store.url, and that the server runs"
-_HINTS: Final = {
+HINTS: Final = {
+    FORMER: "start the server that was promoted, and name it in store.url",
     STANDBY: "name the primary in store.url, or all servers: the primary among them is used",
     "28P01": "correct the password in store.url, or in the file that it names",
     "28000": "let this user in from this machine: pg_hba.conf of the server",
@@ -61,6 +63,13 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """The servers and the database, as reports name them: without user and password."""
     connect_timeout: float = 5.0
     """Seconds until an attempt to connect is given up."""
+    history_file: Path | None = None
+    """The file that notes in which history of its server a daemon was last; None = there is none,
+    and a former primary is not recognised."""
+
+    def last_history(self) -> History | None:
+        """Return the history that the file notes; None = none."""
+        return None if self.history_file is None else read_history(self.history_file)
 
 
 def open_schema(
@@ -88,7 +97,7 @@ def open_schema(
             raise _no_room(schema) from error
         raise StoreFault(
             f"the PostgreSQL server of store {schema} cannot be used: {error}",
-            hint=_HINTS.get(error.sqlstate or error.sqlite_errorname, _UNREACHABLE),
+            hint=HINTS.get(error.sqlstate or error.sqlite_errorname, _UNREACHABLE),
         ) from error
     try:
         return _open(
@@ -105,7 +114,7 @@ def open_schema(
         if is_full(error):
             raise _no_room(schema) from error
         raise StoreFault(
-            f"the store {schema} cannot be opened: {error}", hint=_HINTS.get(error.sqlstate)
+            f"the store {schema} cannot be opened: {error}", hint=HINTS.get(error.sqlstate)
         ) from error
 
 

@@ -19,7 +19,7 @@ from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connecting import connect
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection, in_thread
 from brokerd.storage.postgresql.errors import ServerError
-from brokerd.storage.postgresql.opening import ServerOptions, check_server
+from brokerd.storage.postgresql.opening import HINTS, ServerOptions, check_server
 from brokerd.storage.postgresql.schema import check_objects
 from brokerd.storage.rows import known_brokers
 from brokerd.storage.schema import REVISIONS, read_revision
@@ -85,6 +85,7 @@ def survey(url: str, options: ServerOptions) -> Survey:
                 schema,
                 settings={"application_name": "brokerd (survey)"},
                 patience=options.connect_timeout,
+                last=options.last_history(),
             )
         )
     except ServerError as error:
@@ -101,9 +102,10 @@ def survey(url: str, options: ServerOptions) -> Survey:
 
 def unreachable(error: ServerError) -> StoreFault:
     """Return the fault of a server that cannot be reached."""
+    usual = "check store.url, that the server runs, and that it lets this user in"
     return StoreFault(
         f"the PostgreSQL server of the stores cannot be used: {error}",
-        hint="check store.url, that the server runs, and that it lets this user in",
+        hint=HINTS.get(error.sqlstate or error.sqlite_errorname, usual),
     )
 
 
