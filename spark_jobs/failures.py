@@ -17,10 +17,28 @@ _FAILED = {
     "broker.parking": ("retry_scheduled", "parked"),
     "broker.conversation": ("broker_error", "received_broker_error", "end_with_error"),
     "broker.connection": ("connect_failed",),
-    "broker.store": ("fault", "full"),
+    "broker.store": ("full", "refused", "replaced", "slow", "loss_accepted", "new_history"),
     "broker.tick": ("pass_failed",),
+    "broker.lost_messages": None,
+    "broker.history_lost": None,
+    "broker.duplicate_broker": ("seen",),
+    "broker.corrupted_message": None,
+    "broker.endpoint": ("listen_failed", "accept_failed"),
+    "broker.certificate": ("expired", "list_failed", "no_master_key", "authority"),
+    "broker.event_notification": ("broken", "lost"),
+    "broker.checks": ("not_started",),
+    "broker.daemon": (
+        *("failed", "loop_blocked", "transaction_too_old", "client_refused", "dialogs_left_out"),
+        *("client_failed", "http_failed", "inquiry_failed", "reload_refused"),
+    ),
+    "audit.broker_login": (
+        *("protocol_error", "format_error", "negotiate_failure"),
+        *("authentication_failure", "authorization_failure"),
+    ),
+    "audit.broker_conversation": None,
 }
-"""Events that report a failure; a parked group counts in addition to its retries."""
+"""Events that report a failure; None means every subclass. A parked group counts in addition to its
+retries."""
 
 _CHANGES = {
     "broker.daemon": ("reloaded", "draining"),
@@ -94,8 +112,9 @@ def fingerprint(text: Column) -> Column:
 
 def _text() -> Column:
     fields = F.col("fields")
-    words = (fields["error"], fields["reason"], fields["status_key"], F.col("subclass"))
-    return F.substring(F.coalesce(*words, F.lit("")), 1, 500)
+    names = ("error", "reason", "description", "problem", "task", "status_key")
+    words = (F.nullif(fields[name], F.lit("")) for name in names)
+    return F.substring(F.coalesce(*words, F.col("subclass"), F.lit("")), 1, 500)
 
 
 def _any_of(events: Mapping[str, tuple[str, ...] | None]) -> Column:

@@ -40,7 +40,7 @@ from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import believed, read_segments
 from spark_jobs.schema import CORRUPT
 
-VERSION = 2
+VERSION = 3
 """Incremented when the form of a day's tables changes, so that every day is rebuilt."""
 
 PLACES_LISTED = 100_000

@@ -7,12 +7,13 @@ Reads:  `Data`.      Never: reports slowness, new failures, or growth of dialogs
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report.baseline import slow
-from spark_jobs.report.data import DAY_US, Data, Failure, Gauge
+from spark_jobs.report.data import DAY_US, Data, Gauge
+from spark_jobs.report.failed import failed
+from spark_jobs.report.status import Point, Status, pasted
 from spark_jobs.report.words import counted, duration, hours_of, number, signed
 
 NIGHTS = 3
@@ -24,30 +25,9 @@ LEAST_GROWTH = 20.0
 
 DISK_DAYS = 7.0
 CERTIFICATE_DAYS = 14.0
-FAILED_PART = 0.01
-"""The part of the messages received above which a new failure has status ACT."""
-
 COVERED = 0.99
 CLOCK_TOLERANCE_S = 300.0
 """The largest difference of two clocks that is no concern (Numbers: clock tolerance)."""
-
-
-class Status(IntEnum):
-    """How much attention the day needs; the value is the exit status of the job."""
-
-    FINE = 0
-    LOOK = 1
-    ACT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A finding about the day with advice; of status FINE if nothing is to be done."""
-
-    status: Status
-    text: str
-    advice: str
-    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +53,7 @@ def alerts(data: Data) -> Iterator[Point]:
     yield from _shut(data)
     yield from _clocks(data)
     yield from _slow(data)
-    yield from _failed(data)
+    yield from failed(data)
     yield from _growing(data)
     yield from _ending(data)
 
@@ -130,7 +110,7 @@ def _stuck(data: Data) -> Iterator[Point]:
                 Status.ACT,
                 f"{where} {how}: {counted(one.waiting, 'message')} waiting.",
                 "See why nobody receives from it.",
-                f"brokerd queue show {one.name} --broker {one.broker}",
+                pasted("brokerd", "queue", "show", one.name, "--broker", one.broker),
             )
     yesterday = _night(data, 1)
     known = {(one.instance, one.broker) for one in yesterday.values()}
@@ -147,7 +127,7 @@ def _stuck(data: Data) -> Iterator[Point]:
                 f"{counted(grown, 'message')} more parked on queue {gauge.name} at "
                 f"{gauge.instance} than the night before.",
                 "See what their groups failed with, then release, edit or end them.",
-                f"brokerd group ls --parked --broker {gauge.broker}",
+                pasted("brokerd", "group", "ls", "--parked", "--broker", gauge.broker),
             )
 
 
@@ -164,7 +144,7 @@ def _shut(data: Data) -> Iterator[Point]:
                 Status.LOOK,
                 f"Queue {name} at {instance} was switched off for a time, from {off}.",
                 "It is on again; see what had switched it off.",
-                f"brokerd queue show {name} --broker {broker}",
+                pasted("brokerd", "queue", "show", name, "--broker", broker),
             )
         if scope == "queue" and (full := _hours_with(hours, "full")):
             is_now = bool(_last(last, "full"))
@@ -173,7 +153,7 @@ def _shut(data: Data) -> Iterator[Point]:
                 f"Queue {name} at {instance} {'is' if is_now else 'was'} full, from {full}: it "
                 "took no message.",
                 "Have its messages received, or raise its limit.",
-                f"brokerd queue show {name} --broker {broker}",
+                pasted("brokerd", "queue", "show", name, "--broker", broker),
             )
         if scope == "instance" and (full := _hours_with(hours, "store_full")):
             is_now = bool(_last(last, "store_full"))
@@ -225,9 +205,9 @@ def _slow(data: Data) -> Iterator[Point]:
             f"{duration(one.worst_us)} (p95) from {hours_of(one.hours)}; "
             f"{duration(one.usual_us)} is usual.",
             "Compare with the changes of the day below.",
-            f"brokerd destination ls --where address={one.name}"
+            pasted("brokerd", "destination", "ls", "--where", f"address={one.name}")
             if one.scope == "destination"
-            else f"brokerd queue show {one.name} --broker {one.broker}",
+            else pasted("brokerd", "queue", "show", one.name, "--broker", one.broker),
         )
 
 
@@ -237,41 +217,6 @@ _SLOW = {
     "wire_us": "The way from {instance} to peer {name}",
     "outbox_us": "Leaving {instance} for peer {name}",
 }
-
-
-def _failed(data: Data) -> Iterator[Point]:
-    received = sum(one.total for one in data.counters if _is_receive(one.scope, one.counter))
-    for failure in data.failures:
-        if not failure.is_new:
-            continue
-        grave = failure.times > received * FAILED_PART
-        yield Point(
-            Status.ACT if grave else Status.LOOK,
-            f"New today, {number(failure.times)} times: {_where(failure)}: {failure.fingerprint}",
-            "Read the example below, and what changed today.",
-            _command(failure),
-        )
-
-
-def _is_receive(scope: str, counter: str) -> bool:
-    return scope == "queue" and counter == "received"
-
-
-def _where(failure: Failure) -> str:
-    name = f" of {failure.name}" if failure.name else ""
-    return f"{failure.event.removeprefix('broker.')} {failure.subclass}{name} at {failure.instance}"
-
-
-def _command(failure: Failure) -> str:
-    match failure.event:
-        case "broker.connection":
-            return f"brokerd destination retry {failure.name}"
-        case "broker.parking" | "broker.activation" if failure.name:
-            return f"brokerd queue show {failure.name} --broker {failure.broker}"
-        case "broker.tick":
-            return "brokerd periodic ls"
-        case _:
-            return "brokerd status"
 
 
 def _growing(data: Data) -> Iterator[Point]:
@@ -292,7 +237,7 @@ def _growing(data: Data) -> Iterator[Point]:
                 f"Open dialogs at {instance} grow: {number(round(counts[0]))} to "
                 f"{number(round(counts[-1]))} in {NIGHTS} nights.",
                 "Find those that nobody ends.",
-                f"brokerd dialog ls --older-than 1d --broker {broker}",
+                pasted("brokerd", "dialog", "ls", "--older-than", "1d", "--broker", broker),
             )
 
 

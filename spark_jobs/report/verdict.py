@@ -11,8 +11,9 @@ from spark_jobs.coverage import Gap
 from spark_jobs.landing import FAULT_DAY
 from spark_jobs.latency import HOUR_US
 from spark_jobs.read import FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME, FAULT_VERSION
-from spark_jobs.report.alerts import COVERED, Point, Status, alerts
+from spark_jobs.report.alerts import COVERED, alerts
 from spark_jobs.report.data import DAY_US, Data
+from spark_jobs.report.status import Point, Status
 from spark_jobs.report.words import counted, hours_of, time_of_day
 
 

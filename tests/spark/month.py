@@ -22,6 +22,8 @@ FIRST = date(2026, 10, 1)
 DAYS = 30
 HOUR = 3600 * SECOND
 Line = dict[str, Any]
+Change = Callable[[Line, int], Line | None]
+"""Returns what is written in place of a line in this hour of the day; None = nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ FEW |= {"copied": 6, "leak": 7, "lost": 7, "slow": 7}
 FEW_DAYS = (0, 4, 5, 6, 7)
 """The same on as few days as will do, for the test suite; day 0 is what day 7 is compared with."""
 
-LOST = str(UUID(int=10**12))
-"""The dialog that has lost a message, or got one too many, or has but one side."""
+KEPT = str(UUID(int=10**12))
+"""The dialog whose group a reader keeps."""
 
 HOT = str(UUID(int=1))
 """The group that has two messages in five of each queue, and that a reader keeps each morning."""
@@ -79,6 +81,11 @@ AHEAD_S = 0.25
 def planted(when: Mapping[str, int], number: int) -> list[Planted]:
     """What the report of a day has to say."""
     return [FAULTS[name] for name, day in when.items() if day == number]
+
+
+def lost(number: int) -> str:
+    """The dialog that has lost a message on a day, or got one too many, or has but one side."""
+    return str(UUID(int=10**12 + number))
 
 
 def day_of(number: int) -> str:
@@ -105,6 +112,7 @@ class Log:
     first: tuple[int, int] | None = None
     last: tuple[int, int] = (0, 0)
     written: int = 0
+    change: Callable[[Line], Line | None] | None = None
 
     def add(self, kind: str, at: int, /, **fields: Any) -> None:
         line = {"v": 1, "kind": kind, "instance": self.instance, "broker": "main"}
@@ -119,10 +127,16 @@ class Log:
         """Put what was added since the last call in order."""
         self.waiting.sort()
         for at, _, kind, line in self.waiting:
+            raw = line(self.seq)
+            if self.change is not None:
+                changed = self.change(json.loads(raw))
+                if changed is None:
+                    continue
+                raw = json.dumps(changed).encode()
             self.first = self.first or (self.seq, at)
             self.last = (self.seq, at)
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
-            self.lines.append(line(self.seq))
+            self.lines.append(raw)
             self.seq += 1
         self.written += len(self.waiting)
         self.waiting.clear()
@@ -148,6 +162,23 @@ class Log:
         return self.landing / day / manifest.segment
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the daemons or their logs, and what the report of its (last) day has to say."""
+
+    status: int
+    texts: tuple[str, ...]
+    change: Change | None = None
+    add: "Callable[[Month, int, int], None] | None" = None
+    """Adds lines of an hour: called with the day and the hour, before its other lines are made."""
+    land: Callable[[Path], None] | None = None
+    """Spoils what has landed of the day, in its directory."""
+    days: int = 1
+    when: str = ""
+    """The name in `FAULTS` of what is planted."""
+    rule: str = "REL-65"
+
+
 @dataclass
 class Month:
     """Writes the days; `dialogs` an hour, `steps` intervals an hour, segments of some hours."""
@@ -158,6 +189,10 @@ class Month:
     hours: int = 24
     when: Mapping[str, int] = field(default_factory=WHEN.copy)
     seed: int = 1
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """Further faults by their days."""
+    third: bool = False
+    """Whether there is a third instance, with a queue of its own and without peers."""
 
     def __post_init__(self) -> None:
         self.landing.mkdir(parents=True, exist_ok=True)
@@ -166,6 +201,8 @@ class Month:
             "east": Log("east", "a" * 32, self.landing),
             "west": Log("west", "b" * 32, self.landing),
         }
+        if self.third:
+            self.logs["north"] = Log("north", "c" * 32, self.landing)
         self.number = 0
 
     def write(self, days: Iterable[int] = range(DAYS), say: Callable[[str], object] = str) -> int:
@@ -177,11 +214,15 @@ class Month:
 
     def _day(self, day: int) -> None:
         each = 1 if day == self.when["hour"] else self.hours
+        fault = self.faults.get(day)
         for hour in range(24):
+            if fault is not None and fault.add is not None:
+                fault.add(self, day, hour)
             for log in self.logs.values():
                 self._hour(log, day, hour)
             self._dialogs(day, hour)
             for log in self.logs.values():
+                log.change = _at(fault.change, hour) if fault and fault.change else None
                 log.number()
             if (hour + 1) % each == 0:
                 for log in self.logs.values():
@@ -191,6 +232,21 @@ class Month:
             segment = min(min(self.landing.glob("20*")).glob(f"west-*{SEALED}"))
             for path in (segment, manifest_of(segment)):
                 shutil.copy(path, self.landing / day_of(day))
+        if fault is not None and fault.land is not None:
+            fault.land(self.landing / day_of(day))
+
+    def restart(self, instance: str, at: int, *, orderly: bool) -> None:
+        """End the boot of an instance and begin another, before an hour has lines."""
+        log = self.logs[instance]
+        if orderly:
+            log.add("mark", at, what="stopped")
+        log.number()
+        log.seal((date(1970, 1, 1) + timedelta(microseconds=at)).isoformat())
+        log.boot, log.seq = f"{self.rng.getrandbits(128):032x}", 0
+        if not orderly:
+            log.add("mark", at, what="recovered")
+        log.add("mark", at + 1, what="started")
+        log.number()
 
     def _hour(self, log: Log, day: int, hour: int) -> None:
         begin = midnight(day) + hour * HOUR
@@ -210,13 +266,12 @@ class Month:
                 self._failed(log, begin + HOUR // 2, "broker.parking", "retry_scheduled", text)
 
     def _intervals(self, log: Log, day: int, hour: int, at: int, times: Line) -> None:
-        queue, peer = ("replies", "west") if log.instance == "east" else ("orders", "east")
+        queue = {"east": "replies", "west": "orders"}.get(log.instance, "archive")
         rate = 60 // self.steps
         parked = 3.0 if log.instance == "west" and (day, hour) >= (self.when["storm"], 9) else 0.0
         gauges = {"ready": 0.0, "readers": 2.0, "max_readers": 4.0}
         if parked:
             gauges["parked"] = parked
-        slow = 20 if (day, log.instance) == (self.when["slow"], "east") and 8 <= hour < 14 else 1
         log.add(
             "interval",
             at,
@@ -234,6 +289,26 @@ class Month:
             groups_within=1,
             **self._held(log, day, hour, at),
         )
+        if log.instance in {"east", "west"}:
+            self._between(log, day, hour, at, times)
+        leaked = (
+            40.0 * min(max(day - self.when["leak"] + 3, 0), 3) if log.instance == "east" else 0.0
+        )
+        stored = {"store_bytes": 1e8 + day * 1e5, "endpoints": 100 + leaked}
+        stored["endpoints_CO"] = 90 + leaked
+        stored["endpoints_CD"] = 10.0
+        stored["wal_bytes"] = 4e6 + 1e5 * hour
+        inside = {"commit_us": self._times(9, 7.5)}
+        about: Line = {"scope": "instance", "counters": {"flushes": 9}, "histograms": inside}
+        log.add("interval", at, **times, **about, gauges=stored)
+        machine = {"disk_free_bytes": 1e12 - day * 1e6, "rss_bytes": 1e8}
+        log.add("interval", at, **times, scope="instance", counters={}, gauges=machine, broker="")
+
+    def _between(self, log: Log, day: int, hour: int, at: int, times: Line) -> None:
+        """What goes between the first two instances."""
+        rate = 60 // self.steps
+        peer = "west" if log.instance == "east" else "east"
+        slow = 20 if (day, log.instance) == (self.when["slow"], "east") and 8 <= hour < 14 else 1
         log.add(
             "interval",
             at,
@@ -251,18 +326,6 @@ class Month:
         for way, counter in ((ways, "sent"), (ways[::-1], "received")):
             pair = {"from_service": way[0], "to_service": way[1], "contract": "ordering"}
             log.add("interval", at, **times, scope="pair", counters={counter: rate}, **pair)
-        leaked = (
-            40.0 * min(max(day - self.when["leak"] + 3, 0), 3) if log.instance == "east" else 0.0
-        )
-        stored = {"store_bytes": 1e8 + day * 1e5, "endpoints": 100 + leaked}
-        stored["endpoints_CO"] = 90 + leaked
-        stored["endpoints_CD"] = 10.0
-        stored["wal_bytes"] = 4e6 + 1e5 * hour
-        inside = {"commit_us": self._times(9, 7.5)}
-        about: Line = {"scope": "instance", "counters": {"flushes": 9}, "histograms": inside}
-        log.add("interval", at, **times, **about, gauges=stored)
-        machine = {"disk_free_bytes": 1e12 - day * 1e6, "rss_bytes": 1e8}
-        log.add("interval", at, **times, scope="instance", counters={}, gauges=machine, broker="")
 
     def _held(self, log: Log, day: int, hour: int, at: int) -> Line:
         """From 09:30 on a reader of west keeps a group for the rest of the hour, and the next."""
@@ -270,7 +333,7 @@ class Month:
         if log.instance != "west" or hour not in {9, 10} or at < since:
             return {}
         by = "reader 1, client 0badcafe (pid 77), latest verb receive"
-        return {"held": [{"group": HOT, "conversation_id": LOST, "by": by, "since_at": since}]}
+        return {"held": [{"group": HOT, "conversation_id": KEPT, "by": by, "since_at": since}]}
 
     def _times(self, count: int, mean: float, factor: float = 1.0) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -300,18 +363,18 @@ class Month:
         """The first dialog of an hour, if it is planted."""
         name = next((name for name in _UNBALANCED if self.when[name] == day), "")
         if hour == 23 and day == self.when["overnight"] - 1:
-            self._side("east", midnight(day + 1) - 300 * SECOND, LOST, received=10)
+            self._side("east", midnight(day + 1) - 300 * SECOND, lost(day + 1), received=10)
         if hour == 23 and day == self.when["unheard overnight"] - 1:  # judged with the next day
-            self._side("west", midnight(day + 1) - 300 * SECOND, LOST, received=10)
+            self._side("west", midnight(day + 1) - 300 * SECOND, lost(day + 1), received=10)
         if hour != 11 or not name:
             return False
         if name in {"lost", "doubled"}:
-            self._side("east", at, LOST, received=10)
+            self._side("east", at, lost(day), received=10)
         if name == "older":  # it says that all was acknowledged, and goes on
-            self._side("east", at, LOST, received=10, state=b"open")
+            self._side("east", at, lost(day), received=10, state=b"open")
             at += 300 * SECOND
         received = {"doubled": 11, "unheard": 10}.get(name, 9)
-        self._side("west", at + SECOND, LOST, received=received)
+        self._side("west", at + SECOND, lost(day), received=received)
         return True
 
     def _side(
@@ -347,6 +410,10 @@ class Month:
             manifest_of(path).unlink()
         if (day, hour, log.instance) == (self.when["twice"], 23, "west"):
             _copy(path, path.with_name(path.name.replace(SEALED, f"-again{SEALED}")))
+
+
+def _at(change: Change, hour: int) -> Callable[[Line], Line | None]:
+    return lambda line: change(line, hour)
 
 
 _DIALOG = (

@@ -1,6 +1,7 @@
 """What a day's report warns of, of values made by hand; no frame takes part."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from spark_jobs.coverage import Boot
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report import beside, drawings, page, words
-from spark_jobs.report.alerts import Status, disk_days, queues
+from spark_jobs.report.alerts import disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import (
     Activation,
@@ -20,8 +21,11 @@ from spark_jobs.report.data import (
     Gauge,
     Latency,
     Pair,
+    Past,
     SetAside,
+    Total,
 )
+from spark_jobs.report.status import Status
 from spark_jobs.report.verdict import judge
 from tests.spark.month import day_of, midnight
 
@@ -184,11 +188,34 @@ def failure(times: int, *, is_new: bool, name: str = "orders") -> Failure:
 
 def test_a_new_failure_is_grave_where_it_is_a_hundredth_of_the_messages() -> None:
     counters = (Counter("east", "main", "queue", "orders", "received", 0, 1000),)
-    assert texts(day(failures=(failure(500, is_new=False),), counters=counters)) == []
+    assert texts(day(failures=(failure(100, is_new=False),), counters=counters)) == []
+    ((known, _),) = texts(day(failures=(failure(101, is_new=False),), counters=counters))
+    assert known is Status.ACT, "it is more than a tenth"
     ((few, _),) = texts(day(failures=(failure(10, is_new=True),), counters=counters))
     ((many, text),) = texts(day(failures=(failure(11, is_new=True),), counters=counters))
     assert (few, many) == (Status.LOOK, Status.ACT)
     assert "11 times" in text
+
+
+@pytest.mark.rule("BI-L11")
+def test_a_known_failure_counts_again_where_it_is_far_more_frequent() -> None:
+    def after(usual: float, times: int) -> list[tuple[Status, str]]:
+        known = Total("east", "main", "broker.connection", "tcp://west:1", "refused", usual)
+        about = ("broker.connection", "connect_failed", "tcp://west:1", "refused", times, 0, "", "")
+        one = Failure("east", "main", *about, is_new=False)
+        return texts(day(failures=(one,), past=(Past(failures=(known,)),)))
+
+    ((status, text),) = after(20, 200)
+    assert (status, "200 times instead of at most 20: connection" in text) == (Status.LOOK, True)
+    assert after(21, 200) == []
+    assert after(1, 99) == [], "few are no matter"
+
+
+@pytest.mark.rule("BI-L4")
+def test_a_command_can_be_pasted_whatever_the_name() -> None:
+    name = "a; rm -rf ~"
+    (point, _) = judge(day(failures=(failure(500, is_new=True, name=name),))).points
+    assert shlex.split(point.command) == ["brokerd", "queue", "show", name, "--broker", "main"]
 
 
 def test_dialogs_that_grow_three_nights_in_a_row_are_said() -> None:

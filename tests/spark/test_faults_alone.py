@@ -1,4 +1,4 @@
-"""Months with one fault each: it is named on its day, and no other day is red."""
+"""One fault a day, after a week without any: it is named on its day, and nothing else is."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,13 @@ from spark_jobs.report import build as report
 from spark_jobs.report.collect import aggregates, collect
 from spark_jobs.report.data import Data
 from spark_jobs.report.verdict import Verdict, judge
-from tests.spark.month import FAULTS, LOST, NEVER, Month, cut_off, day_of
+from tests.spark.faults import ALONE
+from tests.spark.month import NEVER, Month, cut_off, day_of, lost
+
+pytestmark = pytest.mark.timeout(600)  # the first test makes all days
+
+WEEK = 7
+"""Days without any fault, to look back on."""
 
 FINDINGS = {
     "doubled": [("doubled", 1)],
@@ -19,13 +25,23 @@ FINDINGS = {
     "unheard overnight": [("other side not in these logs", 10)] * 2,
     "older": [("lost", 1)],
     "overnight": [("lost", 1)],
+    "lost": [("lost", 1)],
 }
 """What is found of the dialog that is planted, and how many messages that concerns."""
 
-APART = 40
-"""Days between two months, so that none looks back on another."""
 
-FIRSTS = {name: number * APART for number, name in enumerate(("none", *FINDINGS), 1)}
+def _days() -> dict[str, int]:
+    """Return the last day of each fault; faults follow one another."""
+    found: dict[str, int] = {}
+    day = WEEK - 1
+    for name, fault in ALONE.items():
+        day += fault.days
+        found[name] = day
+    return found
+
+
+DAYS = _days()
+LAST = max(DAYS.values())
 
 
 @dataclass(frozen=True)
@@ -36,38 +52,50 @@ class Judged:
 
 @pytest.fixture(scope="module")
 def judged(spark, tmp_path_factory):
-    """Three days of each month, the fault on the second; their pages are not drawn."""
+    """All days from landing to verdict in one run; their pages are not drawn."""
     base = tmp_path_factory.mktemp("alone")
     landing, lake = base / "landing", Lake(base / "lake")
-    for name, first in FIRSTS.items():
-        when = NEVER if name == "none" else NEVER | {name: first + 1}
-        Month(landing, when=when).write(range(first, first + 3))
-    dates = [day_of(first + number) for first in FIRSTS.values() for number in range(3)]
+    faults = {
+        DAYS[name] - back: fault for name, fault in ALONE.items() for back in range(fault.days)
+    }
+    when = NEVER | {fault.when: DAYS[name] for name, fault in ALONE.items() if fault.when}
+    Month(landing, when=when, faults=faults, third=True).write(range(LAST + 1))
+    dates = [day_of(number) for number in range(LAST + 1)]
     report._ingest(spark, landing, lake, dates, lambda _: None)
     frames = report._read_lake(spark, lake, dates)
-    data = collect(frames, aggregates(frames), dates, step_us=daily.STEP_US)
+    unusable = report._unusable(lake, dates)
+    with report.interpreted(spark):
+        data = collect(frames, aggregates(frames), dates, step_us=daily.STEP_US, unusable=unusable)
     return Judged(data, {date: judge(one) for date, one in data.items()})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.rule(ALONE[one].rule)) for one in ALONE]
+)
+def test_a_fault_is_named_on_its_day_and_nothing_else_is(judged, name):
+    fault, verdict = ALONE[name], judged.verdicts[day_of(DAYS[name])]
+    points = [point.text for point in verdict.points]
+    assert verdict.status == fault.status, points
+    for text in fault.texts:
+        assert sum(text in point for point in points) == 1, points
+    others = [point for point in points if not any(text in point for text in fault.texts)]
+    assert others == []
 
 
 @pytest.mark.rule("REL-31")
 @pytest.mark.parametrize("name", FINDINGS)
-def test_the_finding_is_named_on_its_day(judged, name):
-    date = day_of(FIRSTS[name] + 1)
-    verdict = judged.verdicts[date]
-    (point,) = verdict.points
-    assert (verdict.status, FAULTS[name].text in point.text) == (FAULTS[name].status, True)
-    found = judged.data[date].findings
+def test_the_dialog_that_does_not_balance_is_named(judged, name):
+    found = judged.data[day_of(DAYS[name])].findings
     assert [(one.finding, one.messages) for one in found] == FINDINGS[name]
-    assert {one.conversation_id for one in found} == {LOST}
+    assert {one.conversation_id for one in found} == {lost(DAYS[name])}
 
 
 @pytest.mark.rule("REL-31")
-@pytest.mark.parametrize("name", FIRSTS)
-def test_no_other_day_is_anything_but_fine(judged, name):
-    faulty = {FIRSTS[one] + 1 for one in FINDINGS}
-    for number in {FIRSTS[name] + day for day in range(3)} - faulty:
-        assert judged.verdicts[day_of(number)].points == (), day_of(number)
-        assert judged.data[day_of(number)].findings == ()
+def test_a_day_without_a_fault_is_fine(judged):
+    for number in range(WEEK):
+        date = day_of(number)
+        assert judged.verdicts[date].points == (), date
+        assert judged.data[date].findings == (), date
 
 
 @pytest.mark.rule("BI-L9")

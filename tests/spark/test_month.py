@@ -18,10 +18,10 @@ from tests.spark.month import (
     FEW,
     FEW_DAYS,
     HOT,
-    LOST,
     NEVER,
     Month,
     day_of,
+    lost,
     manifest_of,
     planted,
 )
@@ -90,7 +90,11 @@ def test_hot_groups_held_locks_clocks_and_disks_are_on_each_day(month, number):
 def test_the_dialog_that_lost_a_message_is_named(month):
     said = summary(month.root, day_of(FEW["lost"]))
     (found,) = said["findings"]
-    assert (found["conversation_id"], found["finding"], found["messages"]) == (LOST, "lost", 1)
+    assert (found["conversation_id"], found["finding"], found["messages"]) == (
+        lost(FEW["lost"]),
+        "lost",
+        1,
+    )
 
 
 @pytest.mark.rule("BI-L1")
