@@ -40,7 +40,9 @@ ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs in addition to its body."""
 
 
-SECURED_ROOM: Final = 640
+SEALED_ROOM: Final = 64
+"""Bytes reserved for the key id and the code of a secured item, beside its security header."""
+_SECURED_ROOM: Final = SEALED_ROOM + 576
 """Bytes that a secured item is longer than a plain one, at most: with a security header."""
 
 
@@ -233,7 +235,7 @@ class Outgoing:
     def fragment_room(self) -> int:
         """Bytes a boxcar must have free for this dialog's largest next fragment."""
         secured = self.live.endpoint.security is not None
-        return self.window.largest_fragment + 512 + (SECURED_ROOM if secured else 0)
+        return self.window.largest_fragment + 512 + (_SECURED_ROOM if secured else 0)
 
     @property
     def oldest_at(self) -> Instant | None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.outgoing import SECURED_ROOM, Outgoing
+from brokerd.broker.outgoing import SEALED_ROOM, Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifier
@@ -326,7 +326,7 @@ class Transmitter:
             items.append(item)
             used += len(item.body) + _ITEM_ROOM
             if type(item) is SecuredFragment:
-                used += SECURED_ROOM
+                used += SEALED_ROOM + len(item.security)
         self._retransmission_timers.arm(out)
         out.refill()
         return used

@@ -11,12 +11,15 @@ class Tap:
 
     def __init__(self, peer: Peer) -> None:
         self.items: list[Any] = []
+        self.boxcars: list[int] = []
+        """Number of items in each boxcar."""
         self.loses: Any = lambda _item: False
         self._take = peer.instance.parts.dispatcher.arrived
         patch.object(peer.instance.parts.dispatcher, "arrived", self._arrived).start()
 
     def _arrived(self, items: Any, neighbour: Any = None) -> None:
         self.items += items
+        self.boxcars.append(len(items))
         self._take([one for one in items if not self.loses(one)], neighbour)
 
     def of(self, kind: type) -> list[Any]:

@@ -57,6 +57,25 @@ def test_a_secured_dialog_is_sealed_for_all_its_life(tmp_path: Path, anonymous: 
     play(tmp_path)
 
 
+@pytest.mark.rule("TRN-32", "SEC-26")
+@peers("west", "east")
+async def test_a_boxcar_holds_as_many_secured_messages_as_its_bytes_allow(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    tap = Tap(east)
+    handle = await west.talk("urn:east", b"first")
+    await net.wait(2)
+    async with west.session.transaction() as tx:
+        for _ in range(150):
+            await tx.send(handle, b"x" * 256, "Ask")
+    await net.wait(2)
+    assert len(await east.bodies()) == 151
+    assert len(sealed(tap.items)) == 151
+    # Room for a security header is kept only where there is one: with it, 99 would be the most.
+    assert max(tap.boxcars) == 150
+
+
 @pytest.mark.rule("SEC-13", "SEC-14", "SEC-16")
 @peers("west", "east")
 async def test_without_a_binding_a_dialog_leaves_in_clear_only_if_it_may(
