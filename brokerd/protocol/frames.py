@@ -16,6 +16,7 @@ from typing import Final
 from brokerd.errors import ProtocolError
 from brokerd.protocol.item_decoding import Header, decode_boxcar, read_error
 from brokerd.protocol.items import (
+    BODY_AT,
     END,
     ENDS,
     ERROR,
@@ -35,12 +36,12 @@ from brokerd.protocol.items import (
     dialog_header,
     encode_item,
     error_header,
-    header_fields,
     pack_error,
 )
 from brokerd.protocol.wire import FRAME_LIMIT, LOGIN_LIMIT, Buffer
 
 __all__ = [
+    "BODY_AT",
     "END",
     "ENDS",
     "ERROR",
@@ -68,7 +69,6 @@ __all__ = [
     "encode_frame",
     "encode_item",
     "error_header",
-    "header_fields",
     "pack_error",
     "read_error",
 ]

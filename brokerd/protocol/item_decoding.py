@@ -130,8 +130,10 @@ def _decode_items(
     return items
 
 
-def _fragment(header: Header, body: bytes) -> Fragment:
-    """Return the fragment of a header; raise `_HeaderIsOff` if it is invalid (DLP-6, DLP-13)."""
+def _fragment(header: Header, body: bytes, own: Header = ()) -> Fragment:
+    """Return the fragment of a header; raise `_HeaderIsOff` if it is invalid (DLP-6, DLP-13).
+
+    `own`: the fields that only a secured fragment has; () = it is a plain one."""
     # One condition for all types and lengths: this runs for each fragment that arrives. `type() is`
     # keeps a boolean from passing as an integer.
     if len(header) != _FRAGMENT_FIELDS:
@@ -191,8 +193,21 @@ def _fragment(header: Header, body: bytes) -> Fragment:
     if _NO_ID in (conversation_id, message_id):
         raise _HeaderIsOff("null_id")
     ack = None if ack_block is None else _read_ack(ack_block)
-    fields = (*header[_CONVERSATION_AT:_ACK_AT], ack, _read_hop(hop_block), body)
-    return Fragment(*fields)
+    fields = (*header[_CONVERSATION_AT:_ACK_AT], ack, _read_hop(hop_block), body, *own)
+    if not own:
+        return Fragment(*fields)
+    key_id, code, security = own
+    if not (
+        type(key_id) is bytes
+        and len(key_id) == _KEY_ID_SIZE
+        and type(code) is bytes
+        and len(code) == (0 if ack is None else _CODE_SIZE)
+        and type(security) is bytes
+        and len(security) <= _MOST_SECURITY
+        and len(body) >= _TAG_SIZE
+    ):
+        raise _HeaderIsOff("security")
+    return SecuredFragment(*fields)
 
 
 def _what_flags_break(
@@ -217,25 +232,13 @@ def _of_another_kind(header: Header, body: bytes) -> Item:
     return _unsequenced(header, body)
 
 
-def _secured_fragment(header: Header, body: bytes) -> SecuredFragment:
+def _secured_fragment(header: Header, body: bytes) -> Fragment:
     """Return the secured fragment of a header; whether it is authentic shows when it is opened."""
-    if len(header) < _SECURED_FIELDS or not extras_are_sound(header[_SECURED_FIELDS:]):
-        raise _HeaderIsOff("header")
-    plain = _fragment(header[:_FRAGMENT_FIELDS], body)
-    own = header[_FRAGMENT_FIELDS:_SECURED_FIELDS]
-    key_id, code, security = own
-    if not (
-        type(key_id) is bytes
-        and len(key_id) == _KEY_ID_SIZE
-        and type(code) is bytes
-        and len(code) == (0 if plain.ack is None else _CODE_SIZE)
-        and type(security) is bytes
-        and len(security) <= _MOST_SECURITY
-        and len(body) >= _TAG_SIZE
+    if len(header) != _SECURED_FIELDS and (
+        len(header) < _SECURED_FIELDS or not extras_are_sound(header[_SECURED_FIELDS:])
     ):
-        raise _HeaderIsOff("security")
-    fields: Header = (*header[_CONVERSATION_AT:_ACK_AT], plain.ack, plain.hop, body, *own)
-    return SecuredFragment(*fields)
+        raise _HeaderIsOff("header")
+    return _fragment(header[:_FRAGMENT_FIELDS], body, header[_FRAGMENT_FIELDS:_SECURED_FIELDS])
 
 
 def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem | SecuredError:

@@ -41,7 +41,12 @@ ITEM_SECURED_ERROR: Final = 5
 
 
 HEADER_FIELDS: Final = 14
-"""Number of fields of a `Fragment` before its acknowledgement: its header (DLP-7)."""
+"""Number of fields of a `Fragment` before its acknowledgement: its header (DLP-7).
+
+These never change after the first transmission."""
+BODY_AT: Final = 16
+"""Position of the body among the fields of a `Fragment`, behind acknowledgement and hop block."""
+_HOP_AT: Final = BODY_AT - 1
 
 
 class Ack(Struct, frozen=True, gc=False, array_like=True):
@@ -200,16 +205,11 @@ def encode_item(item: Item) -> bytes:
     return pack(fields)
 
 
-def dialog_header(item: Fragment, key_id: bytes) -> bytes:
-    """Return the header of a fragment as its seal covers it (DLP-7, SEC-35)."""
-    return pack((ITEM_SECURED_FRAGMENT, *header_fields(item), key_id))
+def dialog_header(fields: tuple[Any, ...], key_id: bytes) -> bytes:
+    """Return the header of a fragment as its seal covers it (DLP-7, SEC-35).
 
-
-def header_fields(item: Fragment) -> tuple[Any, ...]:
-    """Return the fields of a fragment from its conversation to its incarnation, in their order.
-
-    These never change after the first transmission (DLP-7)."""
-    return astuple(item)[:HEADER_FIELDS]
+    `fields`: those of the fragment, as `astuple` returns them."""
+    return pack((ITEM_SECURED_FRAGMENT, *fields[:HEADER_FIELDS], key_id))
 
 
 def ack_header(item: Fragment | AckOnly, ack: Ack) -> bytes:
@@ -277,16 +277,14 @@ def _encode_fragment(item: Fragment) -> bytes:
 
 def _encode_secured(item: SecuredFragment) -> bytes:
     body = item.body
+    fields = astuple(item)
     header = pack(
         (
             ITEM_SECURED_FRAGMENT,
             len(body),
-            *header_fields(item),
-            item.ack,
+            *fields[:_HOP_AT],
             _hop_block(item.hop),
-            item.key_id,
-            item.ack_code,
-            item.security,
+            *fields[BODY_AT + 1 :],
         )
     )
     return header + body

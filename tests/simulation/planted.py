@@ -24,7 +24,8 @@ from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.transmission_status import transmission_status
 from brokerd.delivery.peers import dialog_security
 from brokerd.maintenance.mirroring import Mirroring
-from brokerd.protocol.items import ack_header, dialog_header
+from brokerd.protocol.items import HEADER_FIELDS, dialog_header
+from brokerd.protocol.wire import pack
 from brokerd.routing.reasons import Reason
 from brokerd.storage.rows import deferred_removals
 from brokerd.storage.rows.tokens import Tokens
@@ -83,9 +84,8 @@ def token_not_asked() -> Any:
 def seal_covers_what_changes() -> Iterator[None]:
     """The seal of a fragment covers its acknowledgement, which differs when it is sent again."""
 
-    def covered(item: Any, key_id: bytes) -> bytes:
-        ack = b"" if item.ack is None else ack_header(item, item.ack)
-        return dialog_header(item, key_id) + ack
+    def covered(fields: tuple[Any, ...], key_id: bytes) -> bytes:
+        return dialog_header(fields, key_id) + pack(fields[HEADER_FIELDS])
 
     with (
         patch.object(dialog_security, "dialog_header", covered),

@@ -10,12 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec.structs import astuple
+
 from brokerd.broker.state import Live
 from brokerd.delivery.incoming.counters import PLAIN_ON_SECURED, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.delivery.peers.dialog_security import DialogSecurity, UnknownCertificate
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import (
+    BODY_AT,
     AckOnly,
     BrokerErrorItem,
     Fragment,
@@ -26,7 +29,6 @@ from brokerd.protocol.frames import (
     ack_header,
     dialog_header,
     error_header,
-    header_fields,
     read_error,
 )
 from brokerd.routing.reasons import Reason
@@ -153,12 +155,12 @@ def _open(keys: AnswerKeys, item: Item) -> Fragment | AckOnly | BrokerErrorItem 
 
 
 def _open_fragment(keys: DialogKeys, item: SecuredFragment) -> Fragment:
-    ack, key_id = item.ack, item.key_id
-    header = dialog_header(item, key_id)
+    ack, key_id, fields = item.ack, item.key_id, astuple(item)
+    header = dialog_header(fields, key_id)
     body = keys.open(key_id, header, item.sequence, item.fragment, item.body)
     if ack is not None:
         keys.verify_carried(ack, item.ack_code, partial(ack_header, item, ack))
-    return _plain(item, body)
+    return _plain(fields, body)
 
 
 def _only_header(keys: AnswerKeys, item: SecuredFragment) -> Fragment:
@@ -168,9 +170,9 @@ def _only_header(keys: AnswerKeys, item: SecuredFragment) -> Fragment:
     if item.ack is None:
         raise NotAuthentic
     keys.verify(ack_header(item, item.ack), item.ack_code)
-    return _plain(item, b"")
+    return _plain(astuple(item), b"")
 
 
-def _plain(item: SecuredFragment, body: bytes) -> Fragment:
-    fields: tuple[Any, ...] = (*header_fields(item), item.ack, item.hop, body)
-    return Fragment(*fields)
+def _plain(fields: tuple[Any, ...], body: bytes) -> Fragment:
+    plain = (*fields[:BODY_AT], body)
+    return Fragment(*plain)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Sender
@@ -23,6 +24,7 @@ from brokerd.errors import InvalidArgument, NoMasterKey
 from brokerd.ids import BrokerId, ConversationId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import (
+    BODY_AT,
     AckOnly,
     BrokerErrorItem,
     Fragment,
@@ -33,7 +35,6 @@ from brokerd.protocol.frames import (
     ack_header,
     dialog_header,
     error_header,
-    header_fields,
     pack_error,
 )
 from brokerd.routing.reasons import Reason
@@ -182,18 +183,14 @@ class DialogSecurity:
 
     def seal(self, keys: DialogKeys, item: Fragment, *, with_header: bool) -> SecuredFragment:
         """Return a fragment, sealed; `with_header`: whether the far side may lack the keys."""
-        header = self._header(keys, item) if with_header and item.from_initiator else b""
-        ack = item.ack
-        fields: tuple[Any, ...] = (
-            *header_fields(item),
-            ack,
-            item.hop,
-            keys.seal(dialog_header(item, keys.key_id), item.sequence, item.fragment, item.body),
-            keys.key_id,
+        key_id, ack, fields = keys.key_id, item.ack, astuple(item)
+        own: tuple[Any, ...] = (
+            keys.seal(dialog_header(fields, key_id), item.sequence, item.fragment, item.body),
+            key_id,
             b"" if ack is None else keys.authenticate_carried(ack, partial(ack_header, item, ack)),
-            header,
+            self._header(keys, item) if with_header and item.from_initiator else b"",
         )
-        return SecuredFragment(*fields)
+        return SecuredFragment(*fields[:BODY_AT], *own)
 
     def seal_answer(self, item: Item, keys: AnswerKeys | None) -> Item:
         """Return an acknowledgement or an error of a dialog as its security demands.

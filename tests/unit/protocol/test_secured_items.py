@@ -2,7 +2,7 @@
 
 import msgpack
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from brokerd.ids import Incarnation, MessageId
 from brokerd.protocol.frames import (
@@ -52,11 +52,11 @@ CHANGES: dict[str, object] = {
 def test_the_seal_of_a_fragment_covers_every_field_of_its_header() -> None:
     outside = {"ack", "hop", "body"}
     assert set(CHANGES) == set(Fragment.__struct_fields__) - outside
-    seen = {dialog_header(PLAIN, KEY), dialog_header(PLAIN, b"j" * 16)}
+    seen = {dialog_header(astuple(PLAIN), KEY), dialog_header(astuple(PLAIN), b"j" * 16)}
     for field, value in CHANGES.items():
-        seen.add(dialog_header(replace(PLAIN, **{field: value}), KEY))
+        seen.add(dialog_header(astuple(replace(PLAIN, **{field: value})), KEY))
     assert len(seen) == 2 + len(CHANGES)
-    assert dialog_header(SECURED, KEY) == dialog_header(PLAIN, KEY)
+    assert dialog_header(astuple(SECURED), KEY) == dialog_header(astuple(PLAIN), KEY)
 
 
 @pytest.mark.rule("SEC-36")
