@@ -41,6 +41,7 @@ _SHOWN = 500
 _SAYS: Final = "brokerd: "
 """The beginning of the line in which a daemon reports why it stops; `_FIX` begins its hint."""
 _FIX: Final = "  fix: "
+_IN_CLEAR: Final = 'encryption = "disabled"\nauthentication = "none"\n'
 _LIMITS: Final = ("MemoryError", "Cannot allocate memory", "start new thread", "Too many open")
 """Texts in the last line of a process that has reached a limit of the system."""
 
@@ -105,11 +106,13 @@ class Daemon:
         port: int,
         objects: str,
         forwarding: bool = False,
+        encrypted: bool = False,
         replay_guard: float | None = None,
         store: str = "",
     ) -> None:
         """Create the daemon, without starting it.
 
+        `encrypted`: whether connections to other daemons are, which then have to be introduced.
         `replay_guard`: seconds for which closed dialogs are kept; None = the default. `store`: the
         section [store] of its settings.
         """
@@ -119,6 +122,7 @@ class Daemon:
         self._port = port
         self._objects = objects
         self._forwarding = forwarding
+        self._transport = "" if encrypted else _IN_CLEAR
         self._guard = "" if replay_guard is None else f'replay_guard = "{replay_guard:g}s"'
         self._store = store
         self._process: Process | None = None
@@ -139,7 +143,7 @@ class Daemon:
             f'[instance]\nname = "{self.name}"\ndata_dir = "data"\n'
             f'[clients]\nlisten = "{self.address}"\n'
             f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {self._port}\n'
-            'encryption = "disabled"\nauthentication = "none"\n'
+            f"{self._transport}"
             f"forwarding = {str(self._forwarding).lower()}\n"
             f"[dialog]\n{self._guard}\n{self._store}"
         )
@@ -394,28 +398,35 @@ async def counters_of(session: Session) -> dict[str, int]:
 D = TypeVar("D", bound=Daemon)
 
 
-def pair(kind: type[D], directory: Path, *, secured: bool = False) -> list[D]:
+def pair(
+    kind: type[D], directory: Path, *, secured: bool = False, encrypted: bool = False
+) -> list[D]:
     """Return the sending daemon, east, and the receiving one, west, with routes to each other.
 
-    `secured`: whether their dialogs are; the daemons have to be introduced once they run."""
+    `secured`: whether their dialogs are; `encrypted`: whether their connection is. For either they
+    have to be introduced once they run."""
     east, west = free_ports(2)
     bound = binding("bench_sink", "west") if secured else ""
+    there, back = route("bench_sink", west) + bound, route("bench_source", east)
     return [
-        kind(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west) + bound),
-        kind(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
+        kind(directory, "east", port=east, objects=OBJECTS + there, encrypted=encrypted),
+        kind(directory, "west", port=west, objects=OBJECTS + back, encrypted=encrypted),
     ]
 
 
-async def introduce(east: Daemon, west: Daemon) -> None:
-    """Install the dialog certificates of two running daemons at each other.
-
-    East may begin dialogs with west afterwards, with full security."""
-    async with (
-        await connect(east.address, broker="msdb") as one,
-        await connect(west.address, broker="msdb") as other,
-    ):
-        for here, there, name in ((one, other, west.name), (other, one, east.name)):
-            known = await there.admin.own_certificates()
-            files = [it.pem.encode() for it in known if it.purpose == "dialog"]
-            await here.admin.install_principal(f"peer:{name}", certificates=files)
-        await other.admin.grant(f"send on bench_sink to peer:{east.name}")
+async def introduce(*daemons: Daemon) -> None:
+    """Install the certificates of running daemons at each other; each may reach all others."""
+    async with contextlib.AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(await connect(one.address, broker="msdb"))
+            for one in daemons
+        ]
+        for there, session in zip(daemons, sessions, strict=True):
+            files = [one.pem.encode() for one in await session.admin.own_certificates()]
+            principal = f"peer:{there.name}"
+            for here in sessions:
+                if here is not session:
+                    await here.admin.install_principal(principal, certificates=files)
+                    await here.admin.grant(f"connect on endpoint to {principal}")
+        for session in sessions:  # without security nobody is proven
+            await session.admin.grant("send on bench_sink to public")

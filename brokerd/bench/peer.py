@@ -4,6 +4,7 @@ Reads: nothing.      Calls: daemons and load processes.
 Never: asserts a speed; with `compare` both paths are measured in one run, and their ratio reported.
 """
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,8 @@ class PeerOptions(LoadOptions, frozen=True, kw_only=True):
     """Whether a third daemon is between the two."""
     secured: bool = False
     """Whether the dialogs are encrypted and authenticated, from one end to the other."""
+    encrypted: bool = False
+    """Whether the connections between the daemons are, by TLS."""
     compare: bool = False
     """Whether both paths are measured, one after the other, with their ratio."""
 
@@ -65,8 +68,8 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
         daemons = _daemons(options, directory)
         east, *_, west = daemons
         async with running(*daemons):
-            if options.secured:
-                await introduce(east, west)
+            if options.secured or options.encrypted:
+                await introduce(*daemons)
             way = " through a forwarder" if options.forwarder else ""
             say(f"sending at east, receiving at west{way}, for {options.seconds:g} s")
             counters = directory / "counters"
@@ -96,13 +99,15 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
 def _daemons(options: PeerOptions, directory: Path) -> list[Daemon]:
     """Return east, west and any forwarder between them, with routes."""
     if not options.forwarder:
-        return pair(Daemon, directory, secured=options.secured)
+        return pair(Daemon, directory, secured=options.secured, encrypted=options.encrypted)
     east, middle, west = free_ports(3)
     to_west, to_east = ("bench_sink", west), ("bench_source", east)
     ways = "".join(route(*to, kind="instance_route") for to in (to_west, to_east))
     bound = binding("bench_sink", "west") if options.secured else ""
+    there, back = route("bench_sink", middle) + bound, route("bench_source", middle)
+    made = partial(Daemon, directory, encrypted=options.encrypted)
     return [
-        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", middle) + bound),
-        Daemon(directory, "middle", port=middle, objects=PASSING + ways, forwarding=True),
-        Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", middle)),
+        made("east", port=east, objects=OBJECTS + there),
+        made("middle", port=middle, objects=PASSING + ways, forwarding=True),
+        made("west", port=west, objects=OBJECTS + back),
     ]

@@ -87,6 +87,8 @@ class StagesOptions(LoadOptions, frozen=True, kw_only=True):
     """Whether messages go from one daemon to another; both daemons are reported."""
     secured: bool = False
     """Whether the dialogs between two daemons are encrypted and authenticated."""
+    encrypted: bool = False
+    """Whether the connection between two daemons is, by TLS."""
 
 
 class SampledDaemon(Daemon):
@@ -124,8 +126,8 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         async with running(*daemons):
-            if options.peer and options.secured:
-                await introduce(daemons[0], daemons[-1])
+            if options.peer and (options.secured or options.encrypted):
+                await introduce(*daemons)
             say(f"sending and receiving for {options.seconds:g} s")
             reports: list[list[Report]] = []
 
@@ -171,7 +173,7 @@ async def _run(
 def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
     if not options.peer:
         return [SampledDaemon(directory, "daemon", port=0, objects=OBJECTS)]
-    return pair(SampledDaemon, directory, secured=options.secured)
+    return pair(SampledDaemon, directory, secured=options.secured, encrypted=options.encrypted)
 
 
 def stage_costs(before: Report, after: Report, count: int) -> dict[str, object]:

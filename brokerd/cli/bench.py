@@ -179,6 +179,7 @@ def local(save: Path | None, **options: object) -> None:
 @_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--forwarder", is_flag=True, help="Send through a third daemon, which forwards.")
 @click.option("--secured", is_flag=True, help="Encrypt and authenticate the dialogs.")
+@click.option("--encrypted", is_flag=True, help="Encrypt the connections between the daemons.")
 @click.option(
     "--compare", is_flag=True, help="Measure without and with a forwarder, and the ratio."
 )
@@ -206,6 +207,7 @@ def scale_out(save: Path | None, **options: object) -> None:
 @_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--peer", is_flag=True, help="Send from one daemon to another; report on both.")
 @click.option("--secured", is_flag=True, help="With --peer: encrypt and authenticate the dialogs.")
+@click.option("--encrypted", is_flag=True, help="With --peer: encrypt the connection.")
 @explained
 def stages(save: Path | None, **options: object) -> None:
     """Sample one daemon: processor time per message by stage, and the parts of a flush."""

@@ -154,8 +154,10 @@ def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("SEC-14")
-@pytest.mark.parametrize("forwarder", [False, True])
-def test_secured_dialogs_are_measured(tmp_path: Path, forwarder: bool) -> None:
+@pytest.mark.parametrize(
+    ("forwarder", "encrypted"), [(False, False), (True, False), (False, True), (True, True)]
+)
+def test_secured_dialogs_are_measured(tmp_path: Path, forwarder: bool, encrypted: bool) -> None:
     options = PeerOptions(
         seconds=0.5,
         clients=2,
@@ -164,6 +166,7 @@ def test_secured_dialogs_are_measured(tmp_path: Path, forwarder: bool) -> None:
         cap=100,
         forwarder=forwarder,
         secured=True,
+        encrypted=encrypted,
     )
     result: Any = asyncio.run(measure_peer(options, quiet))
     assert result["settings"]["secured"]

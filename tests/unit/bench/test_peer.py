@@ -45,6 +45,20 @@ def test_a_forwarder_is_all_that_the_two_know(tmp_path: Path) -> None:
     assert not declared(middle).services
 
 
+@pytest.mark.parametrize("forwarder", [False, True])
+def test_connections_are_encrypted_and_dialogs_bound_where_it_is_asked_for(
+    tmp_path: Path, forwarder: bool
+) -> None:
+    for asked in (False, True):
+        options = PeerOptions(forwarder=forwarder, encrypted=asked, secured=asked)
+        made = peer._daemons(options, tmp_path)
+        assert all(('encryption = "disabled"' in one._transport) is not asked for one in made)
+        bound = declared(made[0]).remote_service_bindings.values()
+        assert [(one.service_name, one.principal) for one in bound] == (
+            [("bench_sink", "peer:west")] if asked else []
+        )
+
+
 async def test_both_ways_are_measured_and_a_result_like_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
