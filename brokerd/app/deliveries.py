@@ -8,7 +8,7 @@ Fails:  with `ConnectionLost` if a lost connection cannot be replaced; with `Que
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -119,8 +119,7 @@ class Delivery:
         Raises: nothing.
         """
         if self._span is not None:
-            with suppress(BaseException):  # it raises again what it is given
-                self._span.__exit__(kind, error, trace)
+            self._span.__exit__(kind, error, trace)
 
     async def answer(self, outcome: End) -> None:
         """Reply and end the dialog as the outcome says, in the same commit.
@@ -301,6 +300,7 @@ async def deliveries(
     while True:
         await room.acquire()
         tx = session.transaction()
+        tx.is_for_handlers = True
         kept = False
         try:
             found = await tx.receive(queue, 1, wait=wait)

@@ -229,6 +229,7 @@ async def read_once(
         messages: list[Message] = []
         try:
             async with session.transaction() as tx:
+                tx.is_for_handlers = True
                 messages += await tx.receive(queue.name, batch, wait=wait)
                 if not mute.issuperset(message.handle for message in messages):
                     tx.not_counted = (InvalidState,)

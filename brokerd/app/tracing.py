@@ -9,16 +9,17 @@ The extra `otel` brings what it needs: `pip install 'brokerd[otel]'`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.app.trace_context import is_unsampled, read_sender, written
 from brokerd.clock import SECOND, Clock, Instant, SystemClock
 from brokerd.errors import InvalidArgument
 from brokerd.model import SYSTEM_TYPES
-from brokerd.protocol.headers import TRACEPARENT, TRACESTATE, Headers, find_problem
+from brokerd.protocol.headers import TRACEPARENT, Headers, find_problem
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 MOST_DIALOGS: Final = 4096
 """Dialogs whose far service a tracer remembers, for the names of their spans."""
-SENT_AT: Final = "brokerd"
-"""Our member of `tracestate`: when the message was sent, in microseconds since 1970 (MON-64)."""
 _NANOSECONDS: Final = 1_000_000_000 // SECOND
 
 
@@ -60,19 +59,16 @@ class Tracing:
             raise InvalidArgument(f"sample is {sample!r}", hint="give a share from 0 to 1")
         try:
             from opentelemetry import context, trace  # noqa: PLC0415  # optional, for who traces
-            from opentelemetry.trace.propagation import (  # noqa: PLC0415
-                tracecontext,
-            )
         except ImportError as error:
             raise InvalidArgument(
                 "traces need OpenTelemetry, which is not installed",
                 hint="pip install 'brokerd[otel]'",
             ) from error
         self._trace: Any = trace
-        self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("brokerd", tracer_provider=tracer_provider)
         self._current = trace.get_current_span
         self._everything_current = context.get_current
+        self._contexts: Any = context
         self._parent = parent
         self._sample = sample
         self._draw = (random or Random()).random  # noqa: S311  # which sends are traced
@@ -154,23 +150,18 @@ class Tracing:
         """Return the headers with the context of the span, unless the program gave one itself."""
         if headers and TRACEPARENT in headers:
             return headers
-        carried: dict[str, str] = {}
-        self._propagator.inject(carried, self._trace.set_span_in_context(span))
-        ours = f"{SENT_AT}={self._clock.utc()}"
-        others = [
-            one
-            for one in carried.get(TRACESTATE, "").split(",")
-            if one and not one.startswith(f"{SENT_AT}=")
-        ]
-        carried[TRACESTATE] = ",".join([ours, *others])
-        both = {**(headers or {}), **carried}
+        both = {**(headers or {}), **written(span.get_span_context(), self._clock.utc())}
         # A send must not fail because it is traced.
         return both if not headers or not find_problem(both) else headers
 
     # Receives.
 
-    def received(self, queue: str, messages: Sequence[Message], since: Instant) -> None:
+    def received(
+        self, queue: str, messages: Sequence[Message], since: Instant, *, for_handlers: bool = False
+    ) -> None:
         """Make the span of a receive that found messages, and those of how they came.
+
+        `for_handlers`: each message has a span of its handler, so the receive has none (MON-63).
 
         Raises: nothing.
         """
@@ -179,15 +170,15 @@ class Tracing:
         for message in messages:
             if not message.headers or TRACEPARENT not in message.headers:
                 others.append(message)
-            elif _is_unsampled(message):
+            elif is_unsampled(message.headers):
                 continue
-            elif (sender := self._sender(message)) is None:
+            elif (sender := read_sender(self._trace, message.headers)) is None:
                 others.append(message)
-            elif sender.trace_flags.sampled:
-                known.append(sender)
-                if message.delivery_count == 0:
-                    self._transmitted(message, sender)
-        if not known and not (others and self._may_begin(others)):
+            elif sender.context.trace_flags.sampled:
+                known.append(sender.context)
+                if message.delivery_count == 0 and sender.sent_at is not None:
+                    self._transmitted(message, sender.context, sender.sent_at)
+        if for_handlers or not (known or (others and self._may_begin(others))):
             return
         alone = len(messages) == 1 and len(known) == 1
         span = self._tracer.start_span(
@@ -207,15 +198,12 @@ class Tracing:
         )
         span.end(end_time=max(since, self._clock.utc()) * _NANOSECONDS)
 
-    def _transmitted(self, message: Message, sender: SpanContext) -> None:
+    def _transmitted(self, message: Message, sender: SpanContext, sent_at: Instant) -> None:
         """Make the span of the way of a message, from its send to its place on the queue (MON-64).
 
         It belongs to the sender's trace. Where the clocks of the two machines disagree so much
         that it would end before it begins, it has no length."""
-        sent_at = sender.trace_state.get(SENT_AT)
-        if sent_at is None or not sent_at.isdecimal() or len(sent_at) > len(str(2**60)):
-            return
-        began = int(sent_at) * _NANOSECONDS
+        began = sent_at * _NANOSECONDS
         span = self._tracer.start_span(
             f"transmit {message.service}",
             context=self._context(sender),
@@ -240,21 +228,21 @@ class Tracing:
         """
         headers = message.headers
         sender = None
-        if headers and TRACEPARENT in headers and (sender := self._sender(message)) is not None:
+        if (
+            headers
+            and TRACEPARENT in headers
+            and (found := read_sender(self._trace, message.headers)) is not None
+        ):
+            sender = found.context
             if not sender.trace_flags.sampled:  # what the handler sends has to carry that on
-                unrecorded = self._trace.NonRecordingSpan(sender)
-                block: AbstractContextManager[Any] = self._trace.use_span(unrecorded)
-                return block
+                return _Processing(
+                    self._contexts, self._trace, self._trace.NonRecordingSpan(sender)
+                )
         elif not self._may_begin((message,)):
             return _NOTHING
-        return self._process(queue, message, sender)
-
-    @contextmanager
-    def _process(self, queue: str, message: Message, sender: SpanContext | None) -> Iterator[None]:
-        as_child = self._parent and sender is not None
         span = self._tracer.start_span(
             f"process {message.service}",
-            context=self._context(sender) if as_child and sender is not None else None,
+            context=self._context(sender) if self._parent and sender is not None else None,
             kind=self._trace.SpanKind.CONSUMER,
             links=self._links([] if sender is None else [sender]),
             attributes={
@@ -271,24 +259,9 @@ class Tracing:
                 "brokerd.attempt": message.delivery_count + 1,
             },
         )
-        # An exception that leaves the block is recorded, and sets the status.
-        with self._trace.use_span(span, end_on_exit=True):
-            yield
+        return _Processing(self._contexts, self._trace, span)
 
     # Contexts.
-
-    def _sender(self, message: Message) -> SpanContext | None:
-        """Return the span that sent the message, sampled or not; None = the message has none."""
-        headers = message.headers
-        parent = headers.get(TRACEPARENT) if headers else None
-        if not isinstance(parent, str):
-            return None
-        state = headers.get(TRACESTATE)
-        carried = {TRACEPARENT: parent}
-        if isinstance(state, str):
-            carried[TRACESTATE] = state
-        found: SpanContext = self._current(self._propagator.extract(carried)).get_span_context()
-        return found if found.is_valid else None
 
     def _context(self, sender: SpanContext) -> Context:
         span = self._trace.NonRecordingSpan(sender)
@@ -301,15 +274,32 @@ class Tracing:
 
 _HANDLE: Final = "brokerd.conversation_handle"
 _NOTHING: Final = nullcontext()
-_UNSAMPLED: Final = re.compile(
-    r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]"
-).fullmatch
 
 
-def _is_unsampled(message: Message) -> bool:
-    """Return whether the `traceparent` of the message says that its trace is not recorded."""
-    parent = message.headers.get(TRACEPARENT)
-    return isinstance(parent, str) and _UNSAMPLED(parent) is not None
+class _Processing:
+    """The block in which a message is handled: its span is the current one, and ends with it."""
+
+    __slots__ = ("_contexts", "_span", "_token", "_trace")
+
+    def __init__(self, contexts: Any, trace: Any, span: Span) -> None:  # noqa: ANN401  # modules
+        self._contexts = contexts
+        self._trace = trace
+        self._span = span
+        self._token: Any = None
+
+    def __enter__(self) -> None:
+        self._token = self._contexts.attach(self._trace.set_span_in_context(self._span))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._contexts.detach(self._token)
+        if isinstance(error, Exception):
+            _fail(self._trace, self._span, error, f"{type(error).__name__}: {error}")
+        self._span.end()
 
 
 class _Untraced:
@@ -343,9 +333,14 @@ class _SendSpan:
         Raises: nothing.
         """
         if error is not None:
-            self._span.record_exception(error)
-            self._span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
+            _fail(self._trace, self._span, error, str(error))
         self._span.end()
+
+
+def _fail(trace: Any, span: Span, error: BaseException, text: str) -> None:  # noqa: ANN401  # a module
+    """Record that what the span covers has failed."""
+    span.record_exception(error)
+    span.set_status(trace.Status(trace.StatusCode.ERROR, text))
 
 
 def _handles(span: Span, handle: bytes) -> bool:

@@ -49,8 +49,12 @@ class Tracer(Protocol):
         """
         ...
 
-    def received(self, queue: str, messages: Sequence[Message], since: Instant) -> None:
+    def received(
+        self, queue: str, messages: Sequence[Message], since: Instant, *, for_handlers: bool = False
+    ) -> None:
         """Make the span of a receive that found messages; `since`: when it was requested.
+
+        `for_handlers`: each message has a span of its handler, so the receive has none.
 
         Raises: nothing.
         """

@@ -80,6 +80,8 @@ class Transaction:
         self._spans = None if tracer is None else Spans(tracer)
         self.not_counted: tuple[type[BrokerError], ...] = ()
         """Errors after which a rollback does not count, as the caller retries in another way."""
+        self.is_for_handlers = False
+        """Whether each received message gets a span of its handler, if the program traces."""
         self.committed = False
         """Whether the transaction is known to be durable."""
         self._link = link
@@ -422,7 +424,9 @@ class Transaction:
         if messages:
             self._exchange.note_effect()
             if self._spans is not None:
-                self._spans.tracer.received(queue, messages, since)
+                self._spans.tracer.received(
+                    queue, messages, since, for_handlers=self.is_for_handlers
+                )
         self._recording.received(queue, messages)
         return messages
 

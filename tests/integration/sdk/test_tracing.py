@@ -13,9 +13,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import brokerd
 from brokerd import App, Ctx, Reply, Tracing
+from brokerd.client.messages import Message
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.testing.rig import RigClock, RigInstance
 from tests.integration.sdk.shop import Order, Packed, orders
@@ -94,6 +96,7 @@ async def test_a_dialog_over_two_machines_is_one_picture(
     there, back = spans.all()["transmit warehouse"], spans.all()["transmit shop"]
     handled, replied = spans.one("process warehouse"), spans.one("reply")
     received = spans.one("receive shop_q")
+    assert "receive warehouse_q" not in spans.all(), "the handler's span shows the same message"
     every = [sent, *there, handled, replied, *back, received]
     assert len({identity(span)[0] for span in every}) == 1, "one trace"
     assert [parent(span) for span in every] == [
@@ -206,6 +209,50 @@ async def test_what_is_not_recorded_has_no_spans_and_goes_on_with_the_replies(
     (reply,) = await one.session.receive("shop_q", autocommit=True)
     assert str(reply.headers["traceparent"]) == unrecorded
     assert "other=1" in str(reply.headers["tracestate"])
+
+
+_TRACE, _SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.rule("MON-118")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"traceparent": f"00-{_TRACE}-{_SPAN}-01", "tracestate": "brokerd=1700000000000000"},
+        {"traceparent": f"00-{_TRACE}-{_SPAN}-03", "tracestate": "brokerd=1,other=2, third=3"},
+        {"traceparent": f" 00-{_TRACE}-{_SPAN}-01 ", "tracestate": "other=2,brokerd=1,third=3"},
+        {"traceparent": f"00-{_TRACE}-{_SPAN}-01", "tracestate": "other=2,,bad,=,UPPER=1"},
+        {"traceparent": f"00-{_TRACE}-{_SPAN}-01", "tracestate": "a=" + "x" * 512},
+        {"traceparent": f"00-{_TRACE}-{_SPAN}-01-more"},
+        {"traceparent": f"01-{_TRACE}-{_SPAN}-01-more"},
+        {"traceparent": f"01-{_TRACE}-{_SPAN}-01more"},
+        {"traceparent": f"ff-{_TRACE}-{_SPAN}-01"},
+        {"traceparent": f"00-{'0' * 32}-{_SPAN}-01"},
+        {"traceparent": f"00-{_TRACE}-{'0' * 16}-01"},
+        {"traceparent": f"00-{_TRACE.upper()}-{_SPAN}-01"},
+        {"traceparent": ""},
+    ],
+)
+def test_a_context_is_read_as_opentelemetry_reads_it(headers: dict[str, str], spans: Spans) -> None:
+    sender = trace.get_current_span(
+        TraceContextTextMapPropagator().extract(headers)
+    ).get_span_context()
+    fields: dict[str, Any] = dict.fromkeys(Message.__struct_fields__, b"")
+    fields |= {"service": "warehouse", "message_type": "Order", "delivery_count": 1}
+    with Tracing(spans.provider, parent=True).processing(
+        "warehouse_q", Message(**fields | {"headers": headers})
+    ):
+        pass
+    handled = spans.one("process warehouse")
+    if not sender.is_valid:
+        assert (handled.parent, list(handled.links)) == (None, [])
+        return
+    assert handled.parent is not None
+    assert handled.parent.trace_id == sender.trace_id
+    assert handled.parent.span_id == sender.span_id
+    assert handled.parent.trace_flags == sender.trace_flags
+    assert handled.parent.is_remote
+    assert handled.parent.trace_state == sender.trace_state.delete("brokerd")
 
 
 @pytest.mark.rule("MON-61", "MON-65")
