@@ -462,7 +462,7 @@ class Session(Facade[AsyncSession]):
 
     @property
     def admin(self) -> Admin:
-        """The verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
+        """The verbs of an administrator, such as clean-up and backups (DLG-23)."""
         return Admin(self.thread, self.twin.admin)
 
     def dialog(

@@ -119,7 +119,7 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
         return await self._ask("new_broker", broker or self._broker, wanted, _how(force, wait))
 
     async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
-        """Remove this side of a dialog, in any state (WITH CLEANUP, DLG-T27).
+        """Remove this side of a dialog, in any state, as WITH CLEANUP does (DLG-T27).
 
         Its unsent and unread messages are deleted. The other side is notified only with
         `tell_peer`; otherwise it may continue until the lifetime of the dialog is over. Messages

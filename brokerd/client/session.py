@@ -537,7 +537,7 @@ class Session:
 
     @property
     def admin(self) -> Admin:
-        """The verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
+        """The verbs of an administrator, such as clean-up and backups (DLG-23)."""
         return Admin(self._link, self._ids, self.welcome.broker)
 
     async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:

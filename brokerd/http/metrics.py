@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import Metric
 from brokerd.admin.metrics_totals import Totals
 from brokerd.http.families import FAMILIES, LABELS, Family, series_of
 from brokerd.http.reads import Reads
+from brokerd.rule_ids import without_rules
 from brokerd.telemetry.metric_names import MetricKind, Scope
 from brokerd.telemetry.metrics import BOUNDS, HistogramTotals
 
@@ -127,7 +128,7 @@ def labels_of(scope: Scope, family: Family) -> list[str]:
 
 
 def _family(scope: Scope, family: Family, found: Sequence[_Labelled]) -> Metric:
-    labels, text = labels_of(scope, family), family.meaning
+    labels, text = labels_of(scope, family), without_rules(family.meaning)
     if not found and not labels and family.kind is MetricKind.COUNTER:
         found = [((), 0.0)]  # so that an increase from nothing is seen
     if family.kind is MetricKind.HISTOGRAM:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from brokerd.rule_ids import without_rules
+
 _SPAN = re.compile(r"(`+)(?:(?!\1).)+\1(?!`)")
 _NOT_TEXT = {"<": "&lt;", ">": "&gt;", "*": "\\*", "|": "\\|", "[": "\\[", "]": "\\]"}
 
@@ -47,9 +49,10 @@ def fenced(lines: Iterable[str], language: str = "") -> str:
 
 
 def page(title: str, introduction: str, *parts: str) -> str:
-    """Return a whole page, with a note that it is generated."""
+    """Return a whole page, with a note that it is generated, without ids of rules (MON-83)."""
     notice = "<!-- Made from the code by `make reference`; not to be edited. -->"
-    return "\n\n".join([notice, f"# {title}", introduction.strip(), *parts]) + "\n"
+    text = "\n\n".join([notice, f"# {title}", introduction.strip(), *parts]) + "\n"
+    return without_rules(text)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from brokerd.cli.examples import EXAMPLES
 from brokerd.cli.main import COMMANDS, GROUPS
 from brokerd.cli.object_keys import KEYS
 from brokerd.config.loading import meanings
+from brokerd.http.metrics import families
 from brokerd.objects import event_names
 from brokerd.process.exit_statuses import ROWS
 from brokerd.telemetry import logs
@@ -57,6 +58,25 @@ def test_every_key_of_a_declared_object_is_on_its_page() -> None:
     for kind, keys in KEYS.items():
         below = section(TEXT["settings.md"], kind.replace("_", " "))
         assert all(f"| `{key.name}` |" in below for key in keys), kind
+
+
+USERS: tuple[str, ...] = ("reference", "how-to", "tutorial")
+"""Folders of documents whose readers need not know the specification."""
+RULE_ID = re.compile(r"\b(?!UTF-|SHA-|CHK-)[A-Z]{2,5}-[A-Z]?\d+\b")
+"""The id of a rule; the ids of broken promises (CHK), which a program prints, are no secret."""
+
+
+@pytest.mark.rule("MON-83")
+def test_no_text_for_users_names_a_rule() -> None:
+    texts = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for folder in USERS
+        for path in (ROOT / "docs" / folder).glob("*.md")
+    }
+    texts |= {words: command.get_help(click.Context(command)) for words, command in every_command()}
+    texts |= {family.name: family.documentation for family in families(())}
+    found = {name: RULE_ID.findall(text) for name, text in texts.items()}
+    assert {name: ids for name, ids in found.items() if ids} == {}
 
 
 def test_every_column_of_every_view_is_on_its_page() -> None:
