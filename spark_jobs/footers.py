@@ -1,11 +1,13 @@
-"""Footers of Parquet files, put in a fixed order. Pure.
+"""Footers of Parquet files: put in a fixed order, and asked for the number of rows.
 
 Reads:  the Thrift compact protocol, in which a footer is written.
 Never:  changes the meaning or length of a file: only sets are sorted. The writer lists the
         encodings of a column in an order that differs from one JVM to the next.
 """
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 MAGIC = b"PAR1"
 _TAIL = 8
@@ -13,6 +15,9 @@ _TAIL = 8
 
 _ENCODINGS = (4, 1, 3, 2)
 """Path of field numbers: row groups, their columns, the metadata of one, its encodings."""
+
+_ROWS = (3,)
+"""Path to the number of rows."""
 
 _TRUTHS = (1, 2)
 _LONG_LIST = 15
@@ -36,12 +41,32 @@ def in_order(raw: bytes) -> bytes:
     return bytes(made)
 
 
+def rows(path: Path) -> int:
+    """Return the number of rows of a file; read its footer alone.
+
+    Raises:
+        ValueError: this is not a Parquet file.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+        length = int.from_bytes(tail[:4], "little")
+        if tail[-4:] != MAGIC or length > size - _TAIL:
+            raise ValueError(f"{path} is no Parquet file")
+        file.seek(size - _TAIL - length)
+        footer = _Footer(file.read(length), 0)
+    footer.struct(())
+    return footer.rows
+
+
 class _Footer:
-    """A single pass over a footer that notes where the members of each set are."""
+    """A single pass over a footer that notes the members of each set, and the number of rows."""
 
     def __init__(self, raw: bytes, at: int) -> None:
         self._raw, self._at = raw, at
         self.sets: list[list[slice]] = []
+        self.rows = 0
 
     def struct(self, path: tuple[int, ...]) -> None:
         """Read all fields of a struct; `path` has the numbers of the fields that lead to it."""
@@ -56,7 +81,9 @@ class _Footer:
             case 1 | 2 | 3:
                 self._at += 1
             case 4 | 5 | 6:
-                self._number()
+                number = self._number()
+                if path == _ROWS:
+                    self.rows = number >> 1  # in zigzag form, and never negative
             case 7:
                 self._at += 8
             case 8:

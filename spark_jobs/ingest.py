@@ -168,7 +168,7 @@ def ingest(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) ->
     try:
         staged = _staged(spark, lake, days, say)
     except Exception:
-        lake.clean()  # the staged files may be what has filled the disk
+        lake.remove_staged()  # they may be what has filled the disk
         raise
     for day in staged:
         lake.publish(day.date, *_published(lake, day))
@@ -192,7 +192,7 @@ def _staged(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -
         if not torn:
             raise
         say(f"{len(torn)} segments cannot be unpacked to their end and are set aside whole")
-        lake.clean()
+        lake.remove_staged()
         return _staged(spark, lake, [day.without(torn) for day in days], say)
     return days
 
@@ -393,7 +393,9 @@ def _write_lines(staging: Path, once: Sequence[DataFrame], twice: DataFrame | No
         .when(F.col("kind") == "dialog", DIALOGS)
         .otherwise(LINES)
     )
-    writer = every.withColumn("table", table).write
+    # Text that is not UTF-8 would make other programs refuse the whole file.
+    valid = every.withColumn(CORRUPT, F.make_valid_utf8(CORRUPT))
+    writer = valid.withColumn("table", table).write
     for name in _OFTEN_NEW:
         writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
     writer.partitionBy("table", "date", "instance").parquet(_uri(staging / "raw"))

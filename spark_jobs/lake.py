@@ -7,22 +7,28 @@
     <lake>/stretches, histograms, steps, gauges, …    tables built from the lines
     <lake>/current/<day>.json                         the day's record: the valid generation and
                                                       the ingested segments
+    <lake>/<table>/_delta_log/                        the table's log for other readers (`delta`)
 
-Reads:  directories and the files of `current`.   Calls: the file system, and Spark to read Parquet.
+Reads:  directories and the files of `current`.   Calls: the file system, `delta`, and Spark to read
+        Parquet.
 Never:  changes an existing generation: a new one is written beside it, the file of `current` names
-        the new one by one rename, and only then is the old one removed. A crash leaves at most what
-        `clean` removes.
+        the new one by one rename, then the logs follow, and only then is the old one removed. A
+        crash leaves at most what `clean` mends and removes.
 """
 
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from spark_jobs import delta
+from spark_jobs.lake_tables import TABLES
 
 STAGING = "staging"
 
@@ -34,8 +40,16 @@ def no_step(_step: str) -> None:
     """Ignore the step."""
 
 
-class LakeDamagedError(Exception):
-    """The lake's record of a day is damaged; the text names the file and the way out."""
+class LakeError(Exception):
+    """The lake cannot be worked with; the text gives the reason and the way out."""
+
+
+class LakeDamagedError(LakeError):
+    """The lake's record of a day is damaged."""
+
+
+class LogsNotKeptError(LakeError):
+    """The tables have logs, and the package that writes them is not installed."""
 
 
 class Lake:
@@ -54,17 +68,44 @@ class Lake:
         """Cached records by file of `current`, each with the file's inode and modification time."""
 
     def clean(self) -> None:
-        """Remove what interrupted runs have left: staged files, and generations not in use."""
+        """Have the logs follow the records; remove staged files, and generations not in use.
+
+        A run that was killed may have left work for each of these steps. The order matters: what a
+        log names is not removed before the log has followed.
+
+        Raises:
+            LakeError: the logs cannot be kept, or a record is damaged; nothing was changed.
+        """
+        has_logs = delta.has_logs(self.root)
+        if not delta.installed() and has_logs:
+            raise LogsNotKeptError(
+                f"the tables in {self.root} have Delta logs, and nothing can write them here: "
+                f"pip install 'brokerd[lake]', or remove them: rm -r {self.root}/*/{delta.LOG}"
+            )
+        said = {date: self.current(date) for date in self.dates()}
+        self.remove_staged()
+        if delta.installed() and (said or has_logs):
+            self._follow({date: one for date, one in said.items() if one is not None})
+        for home in sorted(self.root.glob("*/date=*")):
+            self._remove_others(home, said.get(home.name.removeprefix("date=")))
+
+    def remove_staged(self) -> None:
+        """Remove what runs have staged."""
         for left in self.root.glob(f"{STAGING}*"):
             shutil.rmtree(left, ignore_errors=True)
-        for home in sorted(self.root.glob("*/date=*")):
-            self._remove_others(home, self.current(home.name.removeprefix("date=")))
 
-    @staticmethod
-    def _remove_others(home: Path, current: Mapping[str, Any] | None) -> None:
+    def _follow(self, said: Mapping[str, Mapping[str, Any]]) -> None:
+        named = {date: _named(one["generation"]) for date, one in said.items()}
+        for name, table in TABLES.items():
+            home, step = self.root / name, partial(self.step, f"log {name}")
+            if delta.follow(home, table, named, step):
+                _sync(home / delta.LOG)
+
+    def _remove_others(self, home: Path, current: Mapping[str, Any] | None) -> None:
         keep = None if current is None else _named(current["generation"])
         for generation in home.iterdir():
             if generation.name != keep:
+                self.step(f"remove what {home.name.removeprefix('date=')} was")
                 shutil.rmtree(generation)
 
     def dates(self) -> list[str]:
@@ -100,7 +141,8 @@ class Lake:
         """Publish a staged day: `parts` are names of tables and their staged directories.
 
         Without parts, the day keeps the tables of the generation that `said` names. With parts,
-        `said` must name a new generation; the current one stays whole until it is replaced.
+        `said` must name a new generation. The one before stays whole, for those who are reading it
+        and for the logs, until `clean` removes it.
         """
         current = self.current(date)
         for name, path in parts:
@@ -114,9 +156,6 @@ class Lake:
                 _sync(home)  # the landing may no longer have these lines when power fails
         self.step(f"name {date}")
         self.say(date, said)
-        self.step(f"remove what {date} was")
-        for home in self.root.glob(f"*/date={date}"):
-            self._remove_others(home, said)
 
     def frame(
         self, spark: SparkSession, name: str, dates: Iterable[str], schema: str | StructType

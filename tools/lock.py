@@ -29,6 +29,8 @@ _DEV = (
     "--extra",
     "ship",
     "--extra",
+    "lake",
+    "--extra",
     "dns",
     "--extra",
     "postgresql",

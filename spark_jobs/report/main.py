@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 from pyspark.sql import SparkSession
 
 from spark_jobs import landing
-from spark_jobs.lake import Lake, LakeDamagedError, Step, no_step
+from spark_jobs.lake import Lake, LakeError, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.report import session
 from spark_jobs.report.build import LAKE, PAGE, NoReportError, build, build_days, span_of
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int
         if options.landing is not None:
             return _nightly(options, log, step)
         return _single(options, log)
-    except (NoReportError, LakeDamagedError, OSError) as error:
+    except (NoReportError, LakeError, OSError) as error:
         return _fail(str(error))
     except Exception as error:  # noqa: BLE001  # one place per command
         _keep(error, log)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs import footers
+from spark_jobs import delta, footers
 from spark_jobs.lake import Step
 from spark_jobs.report import build, session
 from spark_jobs.report import main as job
@@ -154,10 +154,15 @@ def reports(root: Path) -> Files:
 
 
 def lake(root: Path) -> Files:
-    """What each directory of the lake holds; the names that Spark gives files are left out."""
+    """What each directory of the lake holds; the names that Spark gives files are left out.
+
+    Of a log it counts which files it names, not in how many commits."""
     found: Files = {}
+    for home in (root / build.LAKE).glob(f"*/{delta.LOG}"):
+        named = {str(Path(path).parent) for path in delta.files_of(home.parent)}
+        found[str(home.relative_to(root))] = sorted(path.encode() for path in named)
     for path in sorted((root / build.LAKE).rglob("*")):
-        if path.is_file():
+        if path.is_file() and delta.LOG not in path.parts:
             at = path.parent if path.suffix == ".parquet" else path
             raw = path.read_bytes()
             said = footers.in_order(raw) if path.suffix == ".parquet" else raw

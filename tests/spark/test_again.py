@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from spark_jobs import daily, ingest, lake_tables
+from spark_jobs import daily, delta, ingest, lake_tables
 from spark_jobs.lake import Lake
 from spark_jobs.report import again
 from spark_jobs.report import build as report
@@ -138,6 +139,17 @@ def test_the_rows_of_a_day_are_what_was_taken_in_and_what_came(landed, spark, tm
     assert at_once.current(LATE) == in_parts.current(LATE)
 
 
+@pytest.mark.rule("BI-L32")
+def test_a_day_that_came_in_parts_is_in_each_log_once(landed, spark):
+    lake = Lake(landed.root / report.LAKE)
+    for name, table in lake_tables.TABLES.items():
+        there = {path.split("/")[1] for path in delta.files_of(lake.root / name) if LATE in path}
+        now = f"generation={(lake.current(LATE) or {})['generation']}"
+        assert there == {now} or name == daily.CHANGES, name
+        rows = lake.frame(spark, name, lake.dates(), table.columns).count()
+        assert DeltaTable(lake.root / name).count() == rows, name
+
+
 @pytest.mark.rule("BI-L8")
 def test_a_report_that_was_made_of_more_than_there_is_stays_unless_asked_for(
     before, spark, tmp_path
@@ -236,7 +248,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(landed, spark, tm
     class Killed(Exception):
         pass
 
-    for point in (f"place dialogs of {LATE}", f"remove what {LATE}", f"draw {LAST}"):
+    for point in (f"place dialogs of {LATE}", "log dialogs", f"remove what {LATE}", f"draw {LAST}"):
 
         def die(step, point=point):
             if step.startswith(point):
