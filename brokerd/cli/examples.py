@@ -147,6 +147,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "brokerd store copy /var/lib/brokerd/main.db 'postgresql://brokerd@db1/brokerd'",
         "brokerd store copy -c /etc/brokerd/brokerd.toml --to 'postgresql://brokerd@db1/brokerd'",
     ),
+    "store accept-server": (
+        "brokerd store accept-server -c /etc/brokerd/brokerd.toml",
+        "brokerd store accept-server -c /etc/brokerd/brokerd.toml --yes",
+    ),
     "store verify": ("brokerd store verify /var/lib/brokerd/main.db",),
     "bench local": ("brokerd bench local --seconds 5",),
     "bench peer": ("brokerd bench peer --dialogs 64 --save after.json",),

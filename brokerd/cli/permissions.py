@@ -43,7 +43,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     ),
     **_each("config", ("check", "show")),
     **_each("report", ("compare", "run")),
-    **_each("store", ("accept-loss", "copy", "restore", "verify")),
+    **_each("store", ("accept-loss", "accept-server", "copy", "restore", "verify")),
     **_each("endpoint", ("alter", "disable", "start", "stop"), "alter_endpoint"),
     **_each("broker", ("ls", "show"), "view"),
     **_each("connection", ("ls", "show"), "view"),

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, warn
 from brokerd.cli.session import ask
+from brokerd.cli.store_accept_server import command as accept_server
 from brokerd.cli.store_copy import command as copy
 from brokerd.cli.store_follow import Wanted, follow
 from brokerd.cli.store_restore import command as restore
@@ -217,4 +218,5 @@ command = noun(
     restore,
     _verify,
     _accept_loss,
+    accept_server,
 )

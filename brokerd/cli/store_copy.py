@@ -95,7 +95,7 @@ def command(
 
     A command that was killed can be given again, and finishes. Run this as the user of the daemon.
     """
-    server = None
+    server, noted = None, None
     if to is None and from_ is None:
         pairs = _one(source, target, schema_prefix)
     elif source is not None or (to is not None and from_ is not None):
@@ -103,6 +103,7 @@ def command(
     else:
         settings = load(config).settings
         server = server_options(settings)
+        noted = server.history_file
         schema_prefix = schema_prefix or settings.store.schema_prefix
         pairs = _all(str(to or from_), schema_prefix, settings, is_to=to is not None)
     mover = Mover(
@@ -113,6 +114,8 @@ def command(
         progress=ShownProgress(),
     )
     done = mover.move(pairs)
+    if noted is not None:  # the server that had them before
+        noted.unlink(missing_ok=True)
     if as_json:
         print_json(done)
         return

@@ -14,6 +14,7 @@ from brokerd.errors import Refusal, StoreMissing
 from brokerd.ids import BrokerId, show
 from brokerd.model import MSDB
 from brokerd.storage.executors import Executor, Threaded
+from brokerd.storage.files.private_files import SERVER_HISTORY
 
 if TYPE_CHECKING:
     from brokerd.storage.postgresql.opening import ServerOptions
@@ -48,7 +49,6 @@ def server_options(settings: Settings) -> "ServerOptions":
         PostgresqlExtraMissing: the driver is not installed.
     """
     try:
-        from brokerd.storage.postgresql.last_history import NAME  # noqa: PLC0415  # an extra
         from brokerd.storage.postgresql.opening import ServerOptions  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise PostgresqlExtraMissing(
@@ -60,7 +60,7 @@ def server_options(settings: Settings) -> "ServerOptions":
         require_standby=store.require_standby,
         schema_prefix=store.schema_prefix,
         shown=shown(store.url),
-        history_file=settings.instance.data_dir / NAME,
+        history_file=settings.instance.data_dir / SERVER_HISTORY,
     )
 
 

@@ -119,10 +119,10 @@ class Waiting:
         self._former.add(server)
         self._log.warning(
             DAEMON,
-            subclass="former_primary",
+            subclass="passed_over",
             server=server,
-            hint="it takes changes that nobody will see: stop it, and make it a standby of the "
-            "server that was promoted (pg_rewind, or a new pg_basebackup)",
+            hint="nobody will see what is changed there: stop it; one that was the primary before "
+            "can become a standby of the promoted one (pg_rewind, or a new pg_basebackup)",
         )
 
     def _noted(self, history: "History", before: "History | None") -> None:

@@ -257,9 +257,9 @@ EVENTS: Final[dict[str, Event]] = {
             "waiting": "another daemon has the stores on the server, or the server is away",
             "claimed": "the wait is over, and this daemon opens the stores",
             "takes_over": "the daemon that had the stores showed no sign of life for too long",
-            "former_primary": (
-                "a server that was the primary before takes changes again, and is passed over "
-                "(REL-59)"
+            "passed_over": (
+                "a server of the URL takes changes, but was the primary before, or is of another "
+                "system (REL-59, REL-60)"
             ),
             "history_noted": (
                 "the data directory notes another server or timeline than before (REL-59)"

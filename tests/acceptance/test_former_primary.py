@@ -1,11 +1,13 @@
 """A server that was the primary comes back, takes changes, and is listed first."""
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
 import brokerd
+from brokerd.storage.postgresql.last_history import note_history, read_history
 from tests.acceptance.on_server import ServerPlace, receive, send, until
 from tests.postgresql.servers import Server, Servers, url_of_all
 
@@ -49,7 +51,7 @@ def test_nothing_is_confirmed_at_a_former_primary(
     promoted.start()
     with place.running() as daemon:
         place.answers()
-        (passed,) = place.lines("former_primary")
+        (passed,) = place.lines("passed_over")
         assert str(former.folder) in str(passed["server"])
         with brokerd.sync.connect(place.address, broker="main", retry=60) as client:
             assert [receive(client), receive(client)] == [0, 1]
@@ -60,3 +62,40 @@ def test_nothing_is_confirmed_at_a_former_primary(
             assert receive(client) == 2
         assert daemon.poll() is None
     assert epoch_at(former) == epoch, "nothing was written there"
+
+
+@pytest.mark.rule("REL-60", "REL-15")
+def test_an_older_history_is_accepted_and_begins_a_new_one(
+    tmp_path: Path, durable_url: str
+) -> None:
+    place = ServerPlace(tmp_path / "a", durable_url)
+    words = ("store", "accept-server", "-c", str(place.settings))
+    with place.running() as daemon:
+        place.answers()
+        with brokerd.sync.connect(place.address, broker="main") as client:
+            send(client, [0])
+        nothing = place.run(*words)
+        assert (nothing.returncode, nothing.stderr) == (0, "")
+        assert "with stores of main, msdb" in nothing.stdout
+        in_use = place.run(*words, "--yes")
+        assert in_use.returncode == 73, in_use.stderr
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(60) == 0
+    file = place.data_dir / "server-history"
+    here = read_history(file)
+    assert here is not None
+    note_history(file, here._replace(timeline="00000002"))  # as after a promotion elsewhere
+
+    shown = place.run(*words, "--json")
+    assert shown.returncode == 65
+    assert "start the server that was promoted" in shown.stderr
+    found = json.loads(shown.stdout)
+    assert (found["refused"], found["noted"]["timeline"]) == (True, "00000002")
+    accepted = place.run(*words, "--yes")
+    assert (accepted.returncode, accepted.stderr) == (0, "")
+    assert read_history(file) == here
+    with place.running():
+        place.answers()
+        assert {one["broker"] for one in place.lines("new_history")} == {"main", "msdb"}
+        with brokerd.sync.connect(place.address, broker="main") as client:
+            assert receive(client) == 0

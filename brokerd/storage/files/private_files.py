@@ -22,9 +22,11 @@ from brokerd.telemetry.status import FileProblem
 
 RESERVE: Final = "reserve"
 """Name of the file that holds room in reserve (REL-26)."""
+SERVER_HISTORY: Final = "server-history"
+"""Name of the file that notes in which history of its server a daemon was last (REL-59)."""
 STORE_FILES: Final = ("", "-wal", "-shm", "-head", "-loss", ".lock")
 """Suffixes to a store's path that give the names of its files."""
-_LOOKED_AT: Final = ("*.db*", RESERVE)
+_LOOKED_AT: Final = ("*.db*", RESERVE, SERVER_HISTORY)
 """Patterns of checked files in a directory of stores: stores, and files named after a store."""
 _SECRETS: Final = ("*.key", "*.pem")
 """Patterns of files in such a directory that no other user may read (SX-6)."""

@@ -17,6 +17,7 @@ from brokerd.storage.postgresql.addresses import each_address, shown
 from brokerd.storage.postgresql.errors import (
     DRIVER_ERRORS,
     FORMER,
+    OTHER_SYSTEM,
     STANDBY,
     ServerError,
     server_error,
@@ -71,10 +72,12 @@ _OTHERS: Final = 1.0
 class Primary(NamedTuple):
     """A server that takes changes, with a session there."""
 
+    server: str
+    """The address of the server, for messages."""
     session: Session
     history: History
     passed_over: tuple[str, ...]
-    """Servers that take changes as well, in an earlier history, each with the reason."""
+    """Servers that take changes as well, and must not have them, each with the reason."""
 
 
 async def connect(
@@ -94,7 +97,7 @@ async def connect(
     `settings`: more parameters of the session. `patience`: seconds until the attempt is given up
     with each server. `limit`: seconds until a statement without an answer is given up. `history`:
     the server and timeline that are wanted; None = any. `last`: the history that the daemon was in
-    last; a server in an earlier one is passed over.
+    last; a server in an older one, or of another system, is passed over.
     `ServerError`: no server can be reached, or lets this user in, or is the primary.
     """
     given = _session_settings(schema, settings)
@@ -103,16 +106,19 @@ async def connect(
     for one in sorted(_addresses(url), key=lambda address: address != latest):
         try:
             session, found = await _connect_to(one, given, patience, limit)
-            try:
-                _refuse(found, history, last)
-            except ServerError:
-                session.terminate()
-                raise
         except ServerError as error:
             errors.append((shown(one), error))
-        else:
+            continue
+        reason = _reason_against(found, last)
+        if reason is None and history not in (None, found):
+            reason = ServerError(
+                "it is not the server on which the store was opened", name="CONNECTION_LOST"
+            )
+        if reason is None:
             _PRIMARIES[url] = one
             return session
+        session.terminate()
+        errors.append((shown(one), reason))
     raise _joined(errors)
 
 
@@ -130,9 +136,9 @@ async def connect_to_newest(
     for address, answer in await _ask_all(_addresses(url), given, patience):
         if isinstance(answer, ServerError):
             errors.append((shown(address), answer))
-        elif last is not None and answer[1].is_older_than(last):
+        elif (reason := _reason_against(answer[1], last)) is not None:
             answer[0].terminate()
-            errors.append((shown(address), _former(answer[1], last)))
+            errors.append((shown(address), reason))
         else:
             taking.append(_Taking(address, *answer))
     if not taking:
@@ -143,14 +149,18 @@ async def connect_to_newest(
         (one for one in taking if one.history.system == system),
         key=lambda one: one.history.timeline,
     )
-    passed = [f"{server}: {error}" for server, error in errors if error.sqlite_errorname == FORMER]
+    passed = [
+        f"{server}: {error}"
+        for server, error in errors
+        if error.sqlite_errorname in (FORMER, OTHER_SYSTEM)
+    ]
     for one in taking:
         if one is not newest:
             one.session.terminate()
         if one.history.is_older_than(newest.history):
             passed.append(f"{shown(one.address)}: {_former(one.history, newest.history)}")
     _PRIMARIES[url] = newest.address
-    return Primary(newest.session, newest.history, tuple(passed))
+    return Primary(shown(newest.address), newest.session, newest.history, tuple(passed))
 
 
 class _Taking(NamedTuple):
@@ -197,18 +207,19 @@ def _takes_changes(asked: "asyncio.Task[tuple[Session, History]]") -> bool:
     return asked.done() and not asked.cancelled() and asked.exception() is None
 
 
-def _refuse(found: History, history: History | None, last: History | None) -> None:
-    """Refuse a server that was the primary before: it has the store as it was then.
-
-    Raises:
-        ServerError: it is not in the wanted history, or in one before the last.
-    """
-    if last is not None and found.is_older_than(last):
-        raise _former(found, last)
-    if history is not None and found != history:
-        raise ServerError(
-            "it is not the server on which the store was opened", name="CONNECTION_LOST"
+def _reason_against(found: History, last: History | None) -> ServerError | None:
+    """Return why a server that takes changes is passed over; None = it is not (REL-59, REL-60)."""
+    if last is None:
+        return None
+    if found.is_older_than(last):
+        return _former(found, last)
+    if found.system != last.system:
+        return ServerError(
+            f"it is another database system: it is {found.show()}, and this daemon was in "
+            f"{last.show()}",
+            name=OTHER_SYSTEM,
         )
+    return None
 
 
 def _former(found: History, last: History) -> ServerError:
@@ -247,7 +258,7 @@ def _tells(error: ServerError) -> int:
     """Return how much an error tells: a server that does not answer tells least."""
     if error.sqlstate:
         return 2
-    return {FORMER: 3, STANDBY: 1}.get(error.sqlite_errorname, 0)
+    return {OTHER_SYSTEM: 4, FORMER: 3, STANDBY: 1}.get(error.sqlite_errorname, 0)
 
 
 def _session_settings(schema: str, more: Mapping[str, str]) -> dict[str, str]:

@@ -27,6 +27,8 @@ _GONE: Final = ("57P01", "57P02", "57P03")
 _LOST: Final = "CONNECTION_LOST"
 STANDBY: Final = "STANDBY"
 """Name of the error that the server is a standby."""
+OTHER_SYSTEM: Final = "OTHER_SYSTEM"
+"""Name of the error that the server is not the one that had the stores, nor its standby."""
 FORMER: Final = "FORMER_PRIMARY"
 """Name of the error that the server was the primary before another one was promoted."""
 _CONSTRAINT: Final = "23"

@@ -29,6 +29,12 @@ _REMEMBER: Final = (
 )
 
 
+def forget(schema: str) -> str:
+    """Return the statement, for PostgreSQL, after which the next open begins a new history."""
+    quoted = schema.replace('"', '""')
+    return f"UPDATE \"{quoted}\".server_history SET timeline = ''"  # noqa: S608  # a schema
+
+
 def continue_or_begin(connection: Connection, ids: IdSource) -> bool:
     """Give the store a new incarnation if its server has begun a new history; return whether."""
     current = connection.execute(HISTORY).fetchone()

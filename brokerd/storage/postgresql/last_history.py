@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from brokerd.errors import UnsafeFile
 from brokerd.storage.files.private_files import (
     make_private_directory,
     open_private,
@@ -23,8 +24,6 @@ from brokerd.storage.files.private_files import (
     write_private,
 )
 
-NAME: Final = "server-history"
-"""Name of the file in `instance.data_dir`."""
 _LONGEST: Final = 4096
 
 
@@ -35,6 +34,10 @@ class History(NamedTuple):
     """The system identifier, which a primary shares with its standbys."""
     timeline: str
     """Eight hexadecimal digits; a promotion raises the number, and so the text sorts later."""
+
+    def show(self) -> str:
+        """Return the history as text."""
+        return f"timeline {int(self.timeline, 16)} of system {self.system}"
 
     def is_older_than(self, other: "History") -> bool:
         """Return whether the other history has begun from this one, or from one before it."""
@@ -52,12 +55,17 @@ def read_history(path: Path) -> History | None:
     """Return the history that a file notes; None = there is no file, or it is damaged.
 
     Raises:
-        UnsafeFile: the file is a link, or no regular file.
+        UnsafeFile: the file is a link, or no regular file, or cannot be read.
     """
     try:
         descriptor = open_private(path, writable=False)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UnsafeFile(
+            f"{path} cannot be read: {error.strerror}",
+            hint="give it to the user of the daemon",
+        ) from error
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(_LONGEST)
     try:

@@ -17,7 +17,7 @@ from brokerd.storage.connections import transaction
 from brokerd.storage.opening import Opened, Wanted, count_and_load, write_first_rows
 from brokerd.storage.postgresql import history, ownership
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection
-from brokerd.storage.postgresql.errors import FORMER, STANDBY, ServerError
+from brokerd.storage.postgresql.errors import FORMER, OTHER_SYSTEM, STANDBY, ServerError
 from brokerd.storage.postgresql.last_history import History, read_history
 from brokerd.storage.postgresql.schema import check_objects, definitions
 from brokerd.storage.postgresql.upgrading import upgrade
@@ -31,7 +31,10 @@ _DURABLE: Final = ("on", "remote_apply")
 
 _UNREACHABLE: Final = "check store.url, and that the server runs"
 HINTS: Final = {
-    FORMER: "start the server that was promoted, and name it in store.url",
+    OTHER_SYSTEM: "correct store.url; or, if the stores are to go on at this server: brokerd store "
+    "accept-server -c FILE",
+    FORMER: "start the server that was promoted, and name it in store.url; or, if it is lost "
+    "for good: brokerd store accept-server -c FILE",
     STANDBY: "name the primary in store.url, or all servers: the primary among them is used",
     "28P01": "correct the password in store.url, or in the file that it names",
     "28000": "let this user in from this machine: pg_hba.conf of the server",

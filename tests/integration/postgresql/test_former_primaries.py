@@ -8,9 +8,11 @@ import pytest
 
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreFault
+from brokerd.storage.postgresql.acceptance import accept_server, find_difference
 from brokerd.storage.postgresql.claim import Claim, Claiming
 from brokerd.storage.postgresql.last_history import read_history
 from brokerd.storage.postgresql.opening import ServerOptions
+from brokerd.storage.postgresql.survey import survey
 from tests.postgresql.servers import Server, Servers, url_of_all
 
 DATABASE = "shop"
@@ -121,8 +123,40 @@ async def test_a_daemon_that_waits_notes_the_history_before_it_has_the_claim(
 async def test_a_history_that_cannot_be_noted_refuses_the_claim(
     tmp_path: Path, split: Split
 ) -> None:
-    (tmp_path / "file").write_text("no directory")
-    daemon = Daemon(tmp_path / "file", split.url)
+    in_the_way = tmp_path / "server-history.new"
+    in_the_way.mkdir()
+    daemon = Daemon(tmp_path, split.url)
     with pytest.raises(StoreFault, match="cannot be noted"):
         await daemon.claim()
-    await (await Daemon(tmp_path, split.url).claim()).release()
+    in_the_way.rmdir()
+    await (await daemon.claim()).release()
+
+
+@pytest.mark.rule("REL-60")
+async def test_a_server_of_another_system_is_passed_over_and_may_be_accepted(
+    tmp_path: Path, split: Split, postgresql_servers: Servers
+) -> None:
+    other = postgresql_servers.started("other", initdb=True)
+    other.create_database(DATABASE)
+    first = Daemon(tmp_path, split.url)
+    await (await first.claim()).release()
+    both = Daemon(tmp_path, url_of_all([other, split.promoted], DATABASE))
+    await (await both.claim()).release()
+    assert both.noted == []
+    (passed,) = both.passed_over
+    assert str(other.folder) in passed
+    assert "another database system" in passed
+
+    alone = Daemon(tmp_path, other.url(DATABASE))
+    with pytest.raises(StoreFault, match="another database system") as refusal:
+        await alone.claim()
+    assert "brokerd store accept-server" in str(refusal.value.hint)
+    options = ServerOptions(history_file=alone.file)
+    with pytest.raises(StoreFault, match="another database system"):
+        await asyncio.to_thread(survey, other.url(DATABASE), options)
+    found = await asyncio.to_thread(find_difference, other.url(DATABASE), options)
+    assert (found.is_refused, found.brokers) == (True, ())
+    accepted = await asyncio.to_thread(accept_server, other.url(DATABASE), options)
+    assert accepted.noted == found.noted
+    await (await alone.claim()).release()
+    assert not (await asyncio.to_thread(find_difference, other.url(DATABASE), options)).is_refused

@@ -35,6 +35,13 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.rule("REL-59", "SX-24")
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(UnsafeFile, match="cannot be read: Not a directory"):
+        read_history(tmp_path / "file" / "server-history")
+
+
+@pytest.mark.rule("REL-59", "SX-24")
 def test_a_link_is_refused(tmp_path: Path) -> None:
     note_history(tmp_path / "elsewhere", FIRST)
     os.symlink(tmp_path / "elsewhere", tmp_path / "server-history")
