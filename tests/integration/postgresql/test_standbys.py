@@ -127,3 +127,39 @@ async def test_a_store_on_a_promoted_standby_has_a_new_incarnation(
     again = await daemons.open(standby.url(DATABASE), "shop")
     assert again.store.identity.incarnation == incarnation
     assert not again.store.has_new_history
+
+
+@pytest.mark.rule("REL-15", "REL-64")
+async def test_rows_that_were_restored_on_the_same_server_have_a_new_incarnation(
+    daemons, postgresql_servers, primary, tmp_path
+):
+    daemon = await daemons.open(primary.url(DATABASE), "shop")
+    incarnation = daemon.store.identity.incarnation
+    first = await daemon.begin(token=0)
+    place = [f"--host={primary.folder}", f"--port={primary.port}", f"--dbname={DATABASE}"]
+    role = "--username=postgres"
+    dump = postgresql_servers.run("pg_dump", *place, role, "--schema=shop")
+    await daemon.begin(token=1)
+    await daemon.store.close()
+    primary.query("DROP SCHEMA shop CASCADE", database=DATABASE)
+    postgresql_servers.run("psql", *place, role, "--quiet", given=dump)
+
+    again = await daemons.open(primary.url(DATABASE), "shop")
+    assert [again.outcome(0), again.outcome(1)] == ["committed", "not_committed"]
+    assert await again.has(first)
+    assert again.store.has_new_history
+    assert again.store.identity.incarnation != incarnation
+
+
+@pytest.mark.rule("REL-64")
+async def test_a_store_of_an_earlier_version_keeps_its_incarnation(daemons, primary):
+    daemon = await daemons.open(primary.url(DATABASE), "shop")
+    incarnation = daemon.store.identity.incarnation
+    await daemon.store.close()
+    earlier = "UPDATE shop.server_history SET timeline = substr(timeline, 1, 8) RETURNING timeline"
+    assert primary.query(earlier, database=DATABASE) == [("00000001",)]
+    again = await daemons.open(primary.url(DATABASE), "shop")
+    assert again.store.identity.incarnation == incarnation
+    assert not again.store.has_new_history
+    ((timeline,),) = primary.query("SELECT timeline FROM shop.server_history", database=DATABASE)
+    assert len(timeline) > 8, "it has the number of the table now"
