@@ -10,6 +10,7 @@ from tools.reference import (
     events,
     exit_statuses,
     findings,
+    lake,
     metrics,
     permissions,
     python_api,
@@ -23,7 +24,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     one.FILE: one.render
     for one in (
         *(settings, commands, permissions, python_api),
-        *(views, events, metrics, errors, findings, exit_statuses),
+        *(views, events, metrics, lake, errors, findings, exit_statuses),
     )
 }
 """Map of file names to the functions that return their text."""
