@@ -196,7 +196,7 @@ def sparkline(samples: list[Row], what: str) -> Html | str:
 
 QUEUE_COLUMNS: Final = (
     Column("queue"),
-    Column("state", is_wide=True),
+    Column("state"),
     Column("waiting", is_number=True),
     Column("oldest", is_number=True),
     Column("parked", is_number=True),
@@ -207,7 +207,7 @@ QUEUE_COLUMNS: Final = (
 def queue_row(one: SurveyedQueue, now: Instant, *, shows_broker: bool) -> list[Child]:
     """Return the cells of a surveyed queue. `shows_broker`: whether several brokers are shown."""
     tone = "bad" if one.pain > 2 else "warn" if one.pain else "good"  # noqa: PLR2004
-    readers: Child = f"{one.readers} of {one.max_readers}" if one.max_readers else "–"  # noqa: RUF001
+    readers: Child = f"{one.readers} of {one.max_readers}" if one.max_readers else number(None)
     return [
         join(
             name(one.name, "/queue", {"broker": one.broker, "name": one.name}),

@@ -34,8 +34,10 @@ from brokerd.ids import show
 from brokerd.objects.declared import Kind
 from brokerd.protocol import client_verbs as wire
 
+QUEUES: Final = 25
+"""Queues on a page: a phone shows them on three screens."""
 PAGE: Final = 50
-"""Queues and messages on a page."""
+"""Messages on a page."""
 _READS: Final = 4
 """Most reads for a page of messages."""
 SORTS: Final = ("need", "name")
@@ -66,17 +68,18 @@ async def load(desk: Desk, query: Query) -> Row:
             if named in ("", one.broker) and wanted.casefold() in one.name.casefold()
         ]
         start = _start(query.get("after", ""))
-        more = len(rows) > start + PAGE
+        more = len(rows) > start + QUEUES
         return found | {
             "broker": named,
-            "kept": len(survey.worst),
-            "queues": rows[start : start + PAGE],
-            "next": str(start + PAGE) if more else None,
+            "found": len(rows),
+            "first": start + 1,
+            "queues": rows[start : start + QUEUES],
+            "next": str(start + QUEUES) if more else None,
         }
     broker = broker_of(desk, query)
     options: dict[str, Any] = {"where": {"name": wanted}} if wanted else {}
     page = await desk.view(
-        broker, "service_queues", limit=PAGE, after=query.get("after") or None, **options
+        broker, "service_queues", limit=QUEUES, after=query.get("after") or None, **options
     )
     needs = [_need(row, broker, survey.worst) for row in page.rows]
     return found | {"broker": broker, "queues": page.rows, "needs": needs, "next": page.next}
@@ -102,7 +105,10 @@ def draw(data: Row, query: Query, now: Instant) -> Html:
     if data["sort"] == "need":
         many = len(data["brokers"]) > 1
         rows = [queue_row(one, now, shows_broker=many) for one in data["queues"]]
-        remark = f"The {data['kept']} of {data['queues_total']} queues that need somebody most."
+        last = data["first"] + len(data["queues"]) - 1
+        remark = f"Queues {data['first']} to {last} of {data['found']}, worst first."
+        if data["found"] < data["queues_total"]:
+            remark += f" There are {data['queues_total']} in all."
         shown = table("Queues by need", QUEUE_COLUMNS, rows, "No queue is like that.")
     else:
         rows = [queue_row(one, now, shows_broker=False) for one in data["needs"]]

@@ -20,6 +20,7 @@ pytestmark = [
 WIDER_THAN_THE_SCREEN = """
 document.documentElement.scrollWidth - document.documentElement.clientWidth
 """
+HEIGHT = "document.documentElement.scrollHeight"
 HARD_TO_READ = """
 (() => {
   const parse = (color) => (color.match(/[\\d.]+/g) || []).map(Number);
@@ -56,7 +57,7 @@ WITHOUT_A_NAME = """
   .map((one) => one.outerHTML)
 """
 TOO_SMALL_TO_TOUCH = """
-[...document.querySelectorAll('nav a, button, .deed, .choice a, select, input')]
+[...document.querySelectorAll('nav a, tbody th a, button, .deed, .choice a, select, input')]
   .filter((one) => one.type !== 'hidden' && one.type !== 'checkbox' && one.checkVisibility())
   .filter((one) => one.getBoundingClientRect().height < 30)
   .map((one) => one.outerHTML)
@@ -164,18 +165,24 @@ async def test_the_timeline_shows_both_instances(browser: Browser, scene: Scene)
     await watched.page.context.close()
 
 
-@pytest.mark.rule("MON-58")
+@pytest.mark.rule("MON-47", "MON-58")
 async def test_a_table_is_a_list_of_cards_on_a_phone(browser: Browser, scene: Scene) -> None:
     watched = await let_in(browser, scene, PHONE)
     await watched.open("/queues")
     row = watched.page.locator("tbody tr").first
-    assert await row.evaluate("(one) => getComputedStyle(one).display") == "grid"
+    assert await row.evaluate("(one) => getComputedStyle(one).display") == "flex"
     label = (
         await row.locator("td")
         .nth(1)
         .evaluate("(one) => getComputedStyle(one, '::before').content")
     )
     assert label == '"waiting"'
+    fine = watched.page.locator("tbody tr", has_text="region-00")
+    await expect(fine.locator("td:visible")).to_have_text(["fine"])
+    for sort in ("need", "name"):
+        await watched.open("/queues", {"sort": sort})
+        await expect(watched.page.locator("tbody tr")).to_have_count(25)
+        assert await watched.page.evaluate(HEIGHT) <= 3 * PHONE[1], "three screens"
     await watched.page.context.close()
 
 
