@@ -34,7 +34,7 @@ from spark_jobs.lake_tables import (
 from spark_jobs.latency import bucket_counts
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
-from spark_jobs.report import again, beside, compared, page
+from spark_jobs.report import again, beside, compared, glance, page, spans
 from spark_jobs.report.again import Input, Report
 from spark_jobs.report.collect import (
     HISTORY_DAYS,
@@ -48,13 +48,13 @@ from spark_jobs.report.collect import (
     with_neighbours,
 )
 from spark_jobs.report.data import Data, SetAside
+from spark_jobs.report.days import GLANCE, PAGE, SUMMARY, has_report
+from spark_jobs.report.spans import ASIDE
 from spark_jobs.report.summary import summary
 from spark_jobs.report.verdict import Verdict, judge
 from spark_jobs.throughput import fitting_step, throughput
 
 LAKE = "lake"
-PAGE = "report.html"
-SUMMARY = "summary.json"
 HALVES_SENT = 500_000
 """Maximum number of dialogs that are broadcast to every task; more are joined by sorting them with
 a month of others."""
@@ -65,9 +65,6 @@ MADE_AGAIN = "made again: "
 PLACES_LISTED = 100
 """Maximum number of unusable lines that are located if there is no lake."""
 
-_ASIDE = ".new-"
-"""Prefix of the directory in which reports are written first; a killed run leaves it behind."""
-
 Say = Callable[[str], None]
 
 
@@ -77,7 +74,7 @@ class NoReportError(Exception):
 
 def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
     """Make one report of all segments below `source` in `output`, an existing directory."""
-    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=output) as name:
+    with tempfile.TemporaryDirectory(prefix=ASIDE, dir=output) as name:
         aside = Path(name)
         frames, step_us = _read_directory(spark, source, say)
         say("balancing both sides of every dialog, merging histograms")
@@ -109,7 +106,7 @@ def build_days(
     lake = Lake(root / LAKE, step)
     if forget_removed:
         _refuse_empty(source, lake, dates)
-    pages = {home.name for home in root.glob("????-??-??") if _has_report(home)}
+    pages = {home.name for home in root.glob("????-??-??") if has_report(home)}
     since = days_before(min(dates), HISTORY_DAYS)
     known = {date: _report(root / date) for date in pages if date >= since}
     looked_back = {one for date in (*dates, *known) for one in history_of(date) if one >= since}
@@ -152,10 +149,11 @@ def build_days(
         for date, one in with_neighbours(data, pages).items()
     }
     homes = {date: root / date for date in data}
-    for left in root.glob(f"{_ASIDE}*"):  # left by killed runs; only this run works in `root`
+    for left in root.glob(f"{ASIDE}*"):  # left by killed runs; only this run works in `root`
         shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name, interpreted(spark):
+    with tempfile.TemporaryDirectory(prefix=ASIDE, dir=root) as name, interpreted(spark):
         verdicts = _write(made, data, homes, Path(name), say, step=step)
+    spans.write(root, {*known, *data}, say, step)
     for date in sorted({*verdicts} & {*known}):
         before = known[date].made
         if before is None or data[date].made.again != before.again:
@@ -223,11 +221,17 @@ def _write(
         step(f"draw {date}")
         verdict = verdicts[date] = judge(one)
         beside.write_csv(one, new[date])
-        figures = json.dumps(summary(one, verdict), indent=2, sort_keys=True, ensure_ascii=False)
-        (new[date] / SUMMARY).write_text(figures + "\n", encoding="utf-8")
+        _write_json(new[date] / SUMMARY, summary(one, verdict))
+        if date:
+            _write_json(new[date] / GLANCE, glance.as_said(glance.glance(one, verdict)))
         (new[date] / PAGE).write_text(page.render(one, verdict), encoding="utf-8")
         _publish(new[date], homes[date], step)
     return verdicts
+
+
+def _write_json(path: Path, said: Mapping[str, object]) -> None:
+    text = json.dumps(said, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _publish(aside: Path, output: Path, step: Step) -> None:
@@ -371,10 +375,6 @@ def _leading(
 
 def _report(home: Path) -> Report:
     return again.report_of(json.loads((home / SUMMARY).read_text(encoding="utf-8")))
-
-
-def _has_report(home: Path) -> bool:
-    return (home / PAGE).exists() and (home / SUMMARY).exists()
 
 
 def _step(boots: Sequence[coverage.Boot]) -> int:

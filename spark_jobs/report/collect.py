@@ -19,7 +19,7 @@ from spark_jobs.coverage import Stretch
 from spark_jobs.latency import SPAN_ALL, percentiles
 from spark_jobs.places import Place
 from spark_jobs.plans import side_by_side
-from spark_jobs.report import compared
+from spark_jobs.report import compared, hourly
 from spark_jobs.report.data import (
     Activation,
     Counter,
@@ -29,6 +29,7 @@ from spark_jobs.report.data import (
     Gauge,
     Held,
     HotGroup,
+    Hour,
     Latency,
     Mark,
     Night,
@@ -140,6 +141,8 @@ def collect(
             "spread": _spread(tables[daily.HISTOGRAMS]),
             "groups": tables[daily.GROUPS].where(wanted),
             "held": tables[daily.HELD].where(wanted),
+            "traffic": hourly.traffic(tables[daily.COUNTERS]),
+            "waits": hourly.waits(tables[daily.HISTOGRAMS]),
         }
         | {name: one for name, one in optional.items() if one is not None},
     )
@@ -204,6 +207,8 @@ def collect(
             ),
             own=_past(rows, date),
             past=tuple(_past(rows, one) for one in sorted(alike)),
+            hours=_hours(rows, date),
+            hours_before=tuple(hour for one in sorted(alike) for hour in _hours(rows, one)),
         )
     return found
 
@@ -231,6 +236,13 @@ _QUEUE = ("instance", "broker", "name")
 def _past(rows: Mapping[str, Mapping[str, list[Row]]], date: str) -> Past:
     one = {name: of_days.get(date, []) for name, of_days in rows.items()}
     return compared.past(one["stretches"], one.get("totals", []), one["failures"])
+
+
+def _hours(rows: Mapping[str, Mapping[str, list[Row]]], date: str) -> tuple[Hour, ...]:
+    if not date:
+        return ()
+    one = {name: rows[name].get(date, []) for name in ("traffic", "waits", "stretches")}
+    return hourly.hours(date, one["traffic"], one["waits"], one["stretches"])
 
 
 def _last_of_day(gauges: DataFrame) -> DataFrame:

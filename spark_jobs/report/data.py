@@ -227,6 +227,20 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
+class Hour:
+    """One hour of a day over all instances; see `hourly`."""
+
+    date: str
+    hour: int
+    sent: int
+    received: int
+    waits: int
+    p50_us: int | None
+    """None: no message was received."""
+    p95_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """A segment that was set aside whole."""
 
@@ -273,6 +287,10 @@ class Data:
     own: Past = Past()
     past: tuple[Past, ...] = ()
     """The figures of the same weekday of the last four weeks, as far as the lake has them."""
+    hours: tuple[Hour, ...] = ()
+    """The hours of this day that the logs cover, over all instances."""
+    hours_before: tuple[Hour, ...] = ()
+    """The hours of the same weekday of the last four weeks."""
     made: Made = NOTHING
     """The input of the page, and the reasons for which it was made again."""
 

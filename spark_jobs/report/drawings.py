@@ -4,10 +4,14 @@ Reads:  numbers and names; every name is escaped and shown without control chara
 Never:  draws a date or a random id: equal numbers give equal bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup, escape
 
+from spark_jobs.report.bands import Band
 from spark_jobs.report.words import shown
 from spark_jobs.schema import HISTOGRAM_BASE
 
@@ -19,7 +23,22 @@ _LEFT = 72.0
 _PLOT = 180.0
 _COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--mark)", "var(--look)")
 
+BAND_SIGNS = (("usual", "usual"), ("unusual", "unusual"))
+"""The legend of a banded chart: the classes and texts of its band and of its dots."""
+
 Wording = Callable[[float], str]
+Known = TypeVar("Known", float, Band)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing with its legend, in the form that the page's macro takes."""
+
+    title: str
+    note: str
+    legend: tuple[str, ...]
+    signs: tuple[tuple[str, str], ...]
+    svg: Markup
 
 
 def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
@@ -62,6 +81,118 @@ def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
                     f"{hour:02}:00: {escape(wording(row[hour]))}</title></rect>"
                 )
     return _svg(_WIDTH, _PLOT + 37, parts)
+
+
+def banded(
+    values: Sequence[float | None],
+    bands: Sequence[Band | None],
+    ticks: Sequence[tuple[int, str]],
+    wording: Wording,
+    *,
+    logarithmic: bool = False,
+) -> Markup:
+    """Draw a curve in front of the band of what is usual; a point outside its band is a dot.
+
+    None leaves the curve, or the band, out. A tick is an index of `values` and its label.
+    """
+    scale = _Scale.over(values, bands, logarithmic=logarithmic)
+    width = (_WIDTH - _LEFT - 6) / max(len(values) - 1, 1)
+
+    def across(index: int) -> float:
+        return _LEFT + index * width
+
+    parts = []
+    for level in scale.levels():
+        y = scale.height(level)
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+        )
+        parts.append(_text(_LEFT - 6, y + 4, wording(level), anchor="end"))
+    for index, label in ticks:
+        x = across(index)
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="12" y2="{_PLOT + 12:.0f}" stroke="var(--line)"/>'
+        )
+        parts.append(_text(x, _PLOT + 31, label))
+    for run in _runs(bands):
+        edges = [(across(at), scale.height(band.high)) for at, band in run]
+        edges += [(across(at), scale.height(band.low)) for at, band in reversed(run)]
+        parts.append(f'<polygon points="{_points(edges)}" fill="var(--c1)" fill-opacity=".16"/>')
+        usual = [(across(at), scale.height(band.usual)) for at, band in run]
+        parts.append(
+            f'<polyline points="{_points(usual)}" fill="none" stroke="var(--mark)" '
+            f'stroke-dasharray="3 3"/>'
+        )
+    for line in _runs(values):
+        ends = [(across(at), scale.height(value)) for at, value in line]
+        if len(ends) == 1:
+            ends = [(ends[0][0] - 1, ends[0][1]), (ends[0][0] + 1, ends[0][1])]
+        parts.append(
+            f'<polyline points="{_points(ends)}" fill="none" stroke="var(--c1)" stroke-width="2"/>'
+        )
+    for index, (value, band) in enumerate(zip(values, bands, strict=True)):
+        if value is not None and band is not None and band.side(value):
+            parts.append(
+                f'<circle cx="{across(index):.1f}" cy="{scale.height(value):.1f}" r="4" '
+                f'fill="var(--look)"><title>{escape(wording(value))}; '
+                f"{escape(wording(band.usual))} is usual</title></circle>"
+            )
+    return _svg(_WIDTH, _PLOT + 37, parts)
+
+
+class _Scale:
+    """The vertical axis of a banded chart."""
+
+    def __init__(self, low: float, high: float, *, logarithmic: bool) -> None:
+        self._low, self._high, self._logarithmic = low, high, logarithmic
+
+    @classmethod
+    def over(
+        cls,
+        values: Sequence[float | None],
+        bands: Sequence[Band | None],
+        *,
+        logarithmic: bool,
+    ) -> "_Scale":
+        known = [value for value in values if value is not None]
+        known += [edge for band in bands if band for edge in (band.high, band.usual)]
+        high = max(known, default=0.0) or 1.0
+        if not logarithmic:
+            return cls(0.0, high, logarithmic=False)
+        low = min((value for value in known if value > 0), default=1.0)
+        whole = 10.0 ** math.ceil(math.log10(high))
+        return cls(min(10.0 ** math.floor(math.log10(low)), whole / 10), whole, logarithmic=True)
+
+    def levels(self) -> list[float]:
+        if not self._logarithmic:
+            return [self._high * part for part in (0.0, 0.5, 1.0)]
+        decades = round(math.log10(self._high / self._low))
+        step = max(1, decades // 3)
+        return [self._low * 10**power for power in range(0, decades + 1, step)]
+
+    def height(self, value: float) -> float:
+        if self._logarithmic:
+            part = math.log(max(value, self._low) / self._low) / math.log(self._high / self._low)
+        else:
+            part = (value - self._low) / (self._high - self._low)
+        return _PLOT + 12 - part * _PLOT
+
+
+def _runs(values: Sequence[Known | None]) -> Iterator[list[tuple[int, Known]]]:
+    """Yield the known values in a row, each with its index."""
+    run: list[tuple[int, Known]] = []
+    for index, value in enumerate(values):
+        if value is not None:
+            run.append((index, value))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def spread(

@@ -24,7 +24,8 @@ from spark_jobs import landing
 from spark_jobs.lake import Lake, LakeError, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.report import session
-from spark_jobs.report.build import LAKE, PAGE, NoReportError, build, build_days, span_of
+from spark_jobs.report.build import LAKE, NoReportError, build, build_days, span_of
+from spark_jobs.report.days import PAGE
 
 LOG = "spark.log"
 _SCRATCH = ".spark-"

@@ -15,6 +15,8 @@ from spark_jobs.coverage import RECOVERED, STARTED, Boot
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
 from spark_jobs.report import figures, moves, sections, words
 from spark_jobs.report.data import Data, Latency, Rate
+from spark_jobs.report.days import week_of, year_of
+from spark_jobs.report.hourly import WAIT
 from spark_jobs.report.verdict import Verdict
 
 PANELS_SHOWN = 8
@@ -29,9 +31,6 @@ POINTS_FILLED = 3_000
 
 AFTER_CRASH = "started after a crash"
 """Text shown for a boot whose predecessor wrote no orderly stop."""
-
-WAIT = "wait_us"
-"""The histogram of a queue's waits, from enqueue to committed receive."""
 
 _SECOND_US = 1_000_000
 _INSIDE = {
@@ -52,9 +51,9 @@ class Panel:
     svg: Markup
 
 
-def render(data: Data, verdict: Verdict) -> str:
-    """Return the whole document; equal data give equal text."""
-    environment = Environment(
+def environment() -> Environment:
+    """Return the environment of all templates: it escapes every value, with filters for figures."""
+    made = Environment(
         loader=PackageLoader("spark_jobs.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
@@ -63,7 +62,7 @@ def render(data: Data, verdict: Verdict) -> str:
         keep_trailing_newline=True,
         finalize=shown,
     )
-    environment.filters.update(
+    made.filters.update(
         number=words.number,
         duration=words.duration,
         at=words.day_and_time,
@@ -74,8 +73,14 @@ def render(data: Data, verdict: Verdict) -> str:
         signed=words.signed,
         change=words.change,
         figure=_figure,
+        short_day=words.short_day,
     )
-    environment.globals["raw"] = _raw(environment)
+    made.globals["raw"] = _raw(made)
+    return made
+
+
+def render(data: Data, verdict: Verdict) -> str:
+    """Return the whole document; equal data give equal text."""
     hours = _waits(data, SPAN_HOUR)
     context: Mapping[str, object] = {
         "data": data,
@@ -96,9 +101,11 @@ def render(data: Data, verdict: Verdict) -> str:
         "after_crash": AFTER_CRASH,
         "crashes": sum(boot.after_crash for boot in data.boots),
         "step": words.duration(data.step_us),
+        "week": week_of(data.date) if data.date else "",
+        "year": year_of(data.date),
         **sections.context(data),
     }
-    return environment.get_template("page.html.j2").render(context)
+    return environment().get_template("page.html.j2").render(context)
 
 
 def shown(value: object) -> object:

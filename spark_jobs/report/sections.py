@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from spark_jobs.latency import HOUR_US, SPAN_HOUR
-from spark_jobs.report import drawings, figures, words
+from spark_jobs.report import drawings, figures, usual, words
 from spark_jobs.report.alerts import Standing, disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
+from spark_jobs.report.drawings import Picture
 from spark_jobs.report.groups import Skew, kept, skew, tells_groups
 from spark_jobs.report.moves import moves
 from spark_jobs.report.trends import disks, trends
@@ -81,21 +82,11 @@ class Grown:
     nights: int
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A drawing with its legend, in the form that the page's macro takes."""
-
-    title: str
-    note: str
-    legend: tuple[str, ...]
-    signs: tuple[tuple[str, str], ...]
-    svg: Markup
-
-
 def context(data: Data) -> Mapping[str, object]:
     """Return the values of all sections by the names that the template uses."""
     spread_over = skew(data)
     standing = queues(data)
+    sent, waits = usual.sent(data), usual.waits(data)
     return {
         "standing": standing,
         "age_map": _age_map(data, standing),
@@ -121,7 +112,24 @@ def context(data: Data) -> Mapping[str, object]:
         "compared_days": len([one for one in data.past if one.covered]),
         "disks": disks(data)[:SHOWN],
         "trends": trends(data),
+        "hourly_sent": _hourly("Messages sent, by hour", sent, words.short_number),
+        "hourly_waits": _hourly(
+            "Waits in all queues, p95, by hour", waits, _microseconds, logarithmic=True
+        ),
+        "has_bands": sent.has_bands or waits.has_bands,
+        "unusual_sent": sent.unusual()[:SHOWN],
+        "unusual_waits": waits.unusual()[:SHOWN],
     }
+
+
+def _hourly(
+    title: str, series: usual.Series, wording: drawings.Wording, *, logarithmic: bool = False
+) -> Picture | None:
+    return usual.chart(title, series, wording, legend="this day", logarithmic=logarithmic)
+
+
+def _microseconds(value: float) -> str:
+    return words.duration(round(value))
 
 
 def _hot(queues: Iterable[Skew]) -> list[tuple[Skew, str, int]]:
@@ -174,16 +182,14 @@ def _parts(data: Data) -> Picture | None:
     }
     if not any(any(row) for row in found.values()):
         return None
-    svg = drawings.stacked(found, lambda value: words.duration(round(value)))
+    svg = drawings.stacked(found, _microseconds)
     return Picture("What messages waited for", "medians, by hour", tuple(found), (), svg)
 
 
 def _spread(data: Data) -> Picture | None:
     if not data.spread:
         return None
-    svg = drawings.spread(
-        data.spread, data.spread_before, lambda value: words.duration(round(value))
-    )
+    svg = drawings.spread(data.spread, data.spread_before, _microseconds)
     before = "no such weekday before" if not data.spread_before else "same weekday, four weeks"
     return Picture("Part of the messages that waited less", before, ("today",), (), svg)
 

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 _SECOND_US = 1_000_000
 _WHOLE = 100
@@ -15,6 +15,15 @@ _MANY = 3
 def number(value: int) -> str:
     """Format 20000 as 20,000."""
     return f"{value:,}"
+
+
+def short_number(value: float) -> str:
+    """Format 1234567 as 1.23M, where there is little room."""
+    for unit in ("", "k", "M", "G"):
+        if abs(value) < _ROUNDED_UP:
+            return f"{value:.3g}{unit}"
+        value /= _THOUSAND
+    return f"{value:.3g}T"
 
 
 def counted(value: int, noun: str) -> str:
@@ -43,6 +52,11 @@ def moment(us: int) -> datetime:
 def day_and_time(us: int) -> str:
     """Format an instant as 2026-11-20 17:45:48."""
     return moment(us).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def short_day(day: str) -> str:
+    """Format 2026-11-18 as Wed 18 Nov."""
+    return date.fromisoformat(day).strftime("%a %d %b").replace(" 0", " ")
 
 
 def time_of_day(us: int) -> str:

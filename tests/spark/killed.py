@@ -148,8 +148,8 @@ def child(step: str, words: Sequence[str]) -> int:
 
 
 def reports(root: Path) -> Files:
-    """The files of all reports by name."""
-    found = (path for path in root.glob("2*/*") if path.is_file())
+    """The files of all reports by name, and the pages of weeks and years."""
+    found = (path for path in (*root.glob("2*/*"), *root.glob("*.html")) if path.is_file())
     return {str(path.relative_to(root)): [path.read_bytes()] for path in found}
 
 

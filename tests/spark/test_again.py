@@ -14,6 +14,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.report import again
 from spark_jobs.report import build as report
 from spark_jobs.report.again import Again, Input, Made, Report
+from spark_jobs.report.days import week_of
 from tests.spark.killed import lake as tables
 from tests.spark.killed import reports
 from tests.spark.month import NEVER, Month, day_of, manifest_of
@@ -108,6 +109,8 @@ def test_every_page_of_which_the_input_has_changed_is_made_again_and_says_so(lan
         {"as_of": LAST, "days": {LATE: 2}, "gone": 0}
     ]
     assert looked_back not in (landed.root / LAST / report.PAGE).read_text(), "it is the newest"
+    week = (landed.root / f"week-{week_of(LATE)}.html").read_text()
+    assert f"{LAST}: {own}" in week, "the page of its week is made again, and says so"
     old, new = reports(landed.before), reports(landed.root)
     assert {name for name in new if new[name] == old[name]} >= {
         name for name in old if name.startswith(EARLY)

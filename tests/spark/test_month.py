@@ -13,6 +13,7 @@ import pytest
 from spark_jobs import ingest, lake_tables, landing, places
 from spark_jobs.lake import Lake, LakeDamagedError
 from spark_jobs.report import build as report
+from spark_jobs.report.days import Days, week_of
 from tests.spark.month import (
     AHEAD_S,
     FEW,
@@ -118,7 +119,39 @@ def test_lines_set_aside_are_kept_with_the_place_where_they_stand(month, spark):
 def test_neighbouring_days_lead_to_each_other(month):
     page = (month.root / DAYS[2] / report.PAGE).read_text()
     links = re.findall(r'<a href="([^"]*)"', page)
-    assert links == [f"../{DAYS[1]}/report.html", f"../{DAYS[3]}/report.html"]
+    assert links[:2] == [f"../{DAYS[1]}/report.html", f"../{DAYS[3]}/report.html"]
+
+
+@pytest.mark.rule("BI-L50")
+def test_a_day_leads_to_its_week_and_its_year_and_they_lead_to_it(month):
+    page = (month.root / DAYS[-1] / report.PAGE).read_text()
+    links = re.findall(r'<a href="\.\./((?:week|year)-[^"]*)"', page)
+    assert links == [f"week-{week_of(DAYS[-1])}.html", f"year-{DAYS[-1][:4]}.html"]
+    for name in links:
+        assert f'href="{DAYS[-1]}/report.html"' in (month.root / name).read_text()
+    assert len([*month.root.glob("week-*.html")]) == len({week_of(date) for date in DAYS})
+
+
+@pytest.mark.rule("BI-L50")
+def test_a_glance_has_what_the_lines_of_each_hour_say(month):
+    days = Days(month.root)
+    for number, date in zip(FEW_DAYS, DAYS, strict=True):
+        found = days.get(date)
+        assert found is not None
+        assert found.status == month.verdicts[date].status.name.lower()
+        assert found.instances == 2
+        missing = number == FEW["hour"]
+        # Each service sends 60 messages an hour.
+        expected = [60 if missing and hour == 3 else 120 for hour in range(24)]
+        if number not in {FEW["clock"], FEW["garbage"]}:
+            assert list(found.sent_by_hour) == expected
+            assert all(us is not None and 2_000 < us < 60_000 for us in found.p95_by_hour)
+        # A clock that went back two hours has lines of 22.
+        short = {"east"} if missing else {"west"} if number == FEW["clock"] else set()
+        assert {one.instance for one in found.least} == short
+        assert {one.measure for one in found.slowest} == {
+            *("wait_us", "handler_us", "wire_us", "outbox_us")
+        }
 
 
 class Checker(HTMLParser):
