@@ -50,6 +50,8 @@ class StorePlaces:
             version=facts.version,
             redundancy=facts.redundancy,
             standbys=facts.standbys,
+            former=facts.former,
+            newer=facts.newer,
             waits_for_standby=bool(facts.wanted_standbys) and facts.sees_standbys,
         )
 

@@ -18,6 +18,11 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The server's `synchronous_standby_names`; empty = a commit waits for no standby."""
     sees_standbys: bool = True
     """Whether the server shows the daemon's role which standbys are connected."""
+    former: tuple[str, ...] = ()
+    """Other servers that take changes, and were the primary before or are of another system, each
+    with the reason."""
+    newer: tuple[str, ...] = ()
+    """Other servers that take changes, in a later history than the one that has the stores."""
     sizes: dict[str, int] = {}
     """Bytes of each schema that was asked for."""
 

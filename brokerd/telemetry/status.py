@@ -153,6 +153,10 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many machines a confirmed commit is on, as text."""
     standbys: tuple[str, ...] = ()
     """Names of the synchronous standbys that are connected."""
+    former: tuple[str, ...] = ()
+    """Other servers that take changes, and were the primary before or are of another system."""
+    newer: tuple[str, ...] = ()
+    """Other servers that take changes, and were promoted since."""
     waits_for_standby: bool = False
     """Whether a commit waits for a standby, as far as the server shows its standbys."""
 
@@ -342,8 +346,11 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
         found.append(f"the daemon is {status.state}")
-    if status.server is not None and status.server.waits_for_standby and not status.server.standbys:
-        found.append(f"{status.server.place}: {status.server.redundancy}")
+    if (server := status.server) is not None:
+        found += [f"another server was promoted: {one}" for one in server.newer]
+        if server.waits_for_standby and not server.standbys:
+            found.append(f"{server.place}: {server.redundancy}")
+        found += [f"another server takes changes: {one}" for one in server.former]
     if status.clock:
         found.append(status.clock)
     if status.listen_error:

@@ -253,6 +253,12 @@ def _stores_on_server(status: InstanceStatus, server: ServerStatus) -> Iterator[
         mend = "" if server.standbys else "a synchronous standby keeps each message on two machines"
         text = f"PostgreSQL {server.version}, schemas {schemas}: {server.redundancy}"
         yield info("D81", about, text, mend)
+    for one in server.newer:
+        text = f"{one} was promoted, and takes changes as well: what is confirmed here is not there"
+        yield error("D82", about, text, "end one of both servers; brokerd goes on with the newest")
+    for one in server.former:
+        mend = "stop it, or make it a standby of the server that has the stores"
+        yield warning("D82", about, f"another server takes changes: {one}", mend)
     for store in status.stores:
         one = f"store of broker {store.broker}"
         if store.state == "full":

@@ -229,6 +229,10 @@ CODES: Final[dict[str, Code]] = {
         "The stores are on a database server, with the number of machines that have each message.",
         "Where commits wait, start the standby; with one machine only, give the server a standby.",
     ),
+    "D82": Code(
+        "Another server of store.url takes changes, which nobody sees, or was promoted.",
+        "Stop the server that is not to have the stores, or make it a standby of the other one.",
+    ),
     "D79": Code(
         "Settings or objects let others in, or let messages leave in clear.",
         "If this is not meant, change what the text names; if it is, nothing has to be done.",

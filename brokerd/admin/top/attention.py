@@ -149,6 +149,7 @@ def _parts(status: InstanceStatus) -> Iterator[_Part]:
     )
     yield from (_Part(replace(bare, stores=(one,))) for one in status.stores)
     yield _Part(replace(bare, state=status.state))
+    yield _Part(replace(bare, server=status.server))
     yield _Part(replace(bare, clock=status.clock))
     yield _Part(replace(bare, listen_error=status.listen_error))
     yield _Part(replace(bare, endpoint_state=status.endpoint_state))

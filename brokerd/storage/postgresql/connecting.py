@@ -80,6 +80,15 @@ class Primary(NamedTuple):
     """Servers that take changes as well, and must not have them, each with the reason."""
 
 
+class Rivals(NamedTuple):
+    """The servers of a URL that take changes, and do not have the stores of this daemon."""
+
+    former: tuple[str, ...]
+    """Former primaries, and servers of other systems, each with the reason."""
+    newer: tuple[str, ...]
+    """Servers in a later history, each with that: what this daemon confirms is not there."""
+
+
 async def connect(
     url: str,
     schema: str,
@@ -161,6 +170,30 @@ async def connect_to_newest(
             passed.append(f"{shown(one.address)}: {_former(one.history, newest.history)}")
     _PRIMARIES[url] = newest.address
     return Primary(shown(newest.address), newest.session, newest.history, tuple(passed))
+
+
+async def find_rivals(
+    url: str, schema: str, *, settings: Mapping[str, str], patience: float, history: History
+) -> Rivals:
+    """Return the servers of the URL that take changes beside the one of a history (REL-87).
+
+    Arguments as for `connect`, but `history`: that of the server where the daemon has its stores.
+    """
+    former: list[str] = []
+    newer: list[str] = []
+    addresses = _addresses(url)
+    given = _session_settings(schema, settings)
+    # The server of the stores is among them, so that no answer is waited for longer than a second.
+    answers = await _ask_all(addresses, given, patience) if len(addresses) > 1 else []
+    for address, answer in answers:
+        if isinstance(answer, ServerError):
+            continue
+        answer[0].terminate()
+        if (reason := _reason_against(answer[1], history)) is not None:
+            former.append(f"{shown(address)}: {reason}")
+        elif answer[1] != history:
+            newer.append(f"{shown(address)} is {answer[1].show()}")
+    return Rivals(tuple(former), tuple(newer))
 
 
 class _Taking(NamedTuple):

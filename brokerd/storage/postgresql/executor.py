@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock, SystemClock
@@ -17,7 +18,7 @@ from brokerd.model import MSDB
 from brokerd.storage.connections import Connection
 from brokerd.storage.opening import Opened, Wanted
 from brokerd.storage.postgresql import survey
-from brokerd.storage.postgresql.connecting import HISTORY, connect
+from brokerd.storage.postgresql.connecting import HISTORY, Rivals, connect, find_rivals
 from brokerd.storage.postgresql.connection import ServerConnection, Wait, in_greenlet, in_thread
 from brokerd.storage.postgresql.errors import ServerError
 from brokerd.storage.postgresql.last_history import History
@@ -30,6 +31,10 @@ from brokerd.storage.writers import InlineWriter, Schedule, Writer, soon
 
 T = TypeVar("T")
 
+_READING: Final = {
+    "application_name": "brokerd (reads)",
+    "default_transaction_read_only": "on",
+}
 _GRACE: Final = 2.0
 """Seconds that the answer to a read may be late: then nobody answers, and the server has not ended
 it."""
@@ -80,8 +85,24 @@ class _OnServer:
     async def server_facts(self, paths: Sequence[Path]) -> ServerFacts | None:
         """Return what is known of the server."""
         schemas = [self._schema(path) for path in paths]
-        return await self._looking(
+        facts = await self._looking(
             lambda server: survey.read_facts(server, self._options.shown, schemas)
+        )
+        history = self._histories.get(Path(MSDB)) or self._options.last_history()
+        if history is None:
+            return facts
+        found = await self._run(self._rivals, history)
+        return msgspec.structs.replace(facts, former=found.former, newer=found.newer)
+
+    def _rivals(self, history: History) -> Rivals:
+        return self._wait(
+            find_rivals(
+                self._url,
+                self._schema(Path(MSDB)),
+                settings=_READING,
+                patience=self._options.connect_timeout,
+                history=history,
+            )
         )
 
     async def _looking(self, look: Callable[[ServerConnection], T]) -> T:
@@ -117,10 +138,9 @@ class _OnServer:
         return connection
 
     async def _connect_reader(self, path: Path) -> ServerConnection:
+        # A job that reads in several statements reads one state of the store.
         settings = {
-            "application_name": "brokerd (reads)",
-            "default_transaction_read_only": "on",
-            # A job that reads in several statements reads one state of the store.
+            **_READING,
             "default_transaction_isolation": "repeatable read",
             "statement_timeout": str(int(READ_LIMIT * 1000)),
         }

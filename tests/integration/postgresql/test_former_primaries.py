@@ -10,9 +10,11 @@ from brokerd.clock import SystemClock
 from brokerd.errors import StoreFault
 from brokerd.storage.postgresql.acceptance import accept_server, find_difference
 from brokerd.storage.postgresql.claim import Claim, Claiming
+from brokerd.storage.postgresql.executor import OnServer
 from brokerd.storage.postgresql.last_history import read_history
 from brokerd.storage.postgresql.opening import ServerOptions
 from brokerd.storage.postgresql.survey import survey
+from brokerd.storage.server_facts import ServerFacts
 from tests.postgresql.servers import Server, Servers, url_of_all
 
 DATABASE = "shop"
@@ -160,3 +162,28 @@ async def test_a_server_of_another_system_is_passed_over_and_may_be_accepted(
     assert accepted.noted == found.noted
     await (await alone.claim()).release()
     assert not (await asyncio.to_thread(find_difference, other.url(DATABASE), options)).is_refused
+
+
+@pytest.mark.rule("REL-87")
+async def test_the_other_server_that_takes_changes_is_found(tmp_path: Path, split: Split) -> None:
+    file = tmp_path / "server-history"
+    executor = OnServer(split.url, ServerOptions(history_file=file, shown="shop"))
+
+    async def facts() -> ServerFacts:
+        found = await executor.server_facts([])
+        assert found is not None
+        return found
+
+    await (await Daemon(tmp_path, split.url).claim()).release()
+    at_promoted = await facts()
+    assert at_promoted.newer == ()
+    (former,) = at_promoted.former
+    assert former.startswith(str(split.former.folder))
+    assert "it was the primary before" in former
+
+    await (await Daemon(tmp_path / "other", split.former.url(DATABASE)).claim()).release()
+    file.write_bytes((tmp_path / "other" / "server-history").read_bytes())
+    at_former = await facts()
+    assert at_former.former == ()
+    (newer,) = at_former.newer
+    assert newer.startswith(f"{split.promoted.folder} port 5432 is timeline 2 of system")

@@ -417,6 +417,24 @@ def test_the_server_of_the_stores_is_told_and_that_commits_wait_is_an_error(
     assert word in found.text
 
 
+@pytest.mark.rule("REL-87", "MON-22")
+@pytest.mark.parametrize(
+    ("kind", "level", "word"),
+    [
+        ("former", Level.WARNING, "takes changes: db2: was the primary"),
+        ("newer", Level.ERROR, "db2: was the primary was promoted"),
+    ],
+)
+def test_another_server_that_takes_changes_is_named(kind: str, level: Level, word: str) -> None:
+    given: dict[str, Any] = {kind: ("db2: was the primary",)}
+    status = told(server=ServerStatus(place="postgresql://db1,db2/x", **given))
+    found = [one for one in examine(status) if one.code == "D82"]
+    assert [(one.level, one.about) for one in found] == [
+        (level, "stores in postgresql://db1,db2/x")
+    ]
+    assert word in found[0].text
+
+
 @pytest.mark.rule("REL-56", "MON-22")
 @pytest.mark.parametrize(
     ("state", "code"), [("full", "D43"), ("slow", "D51"), ("refused", "D42"), ("missing", "D42")]
