@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import click
 
+from brokerd.cli.check_copy import check_copy
 from brokerd.cli.options import SECONDS
 from brokerd.cli.output import print_json, print_line, warn
 from brokerd.cli.principals import described, of_instance
@@ -51,7 +52,7 @@ def _export(
 
     On another machine: brokerd peer add NAME --certificate FILE. Certificates are no secrets, but
     bring them on a way on which nobody can exchange them, or compare the ids: brokerd certificate
-    ls here, brokerd peer show NAME there.
+    check-copy FILE on both machines.
     """
 
     async def fetch(session: Session) -> list[OwnCertificate]:
@@ -269,6 +270,7 @@ command = noun(
     ),
     showing("certificates", "Show all columns of a certificate.", "ID", "certificate_id"),
     _export,
+    check_copy,
     _renew,
     _switch,
     _drop,

@@ -84,6 +84,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "client revoke": ("brokerd client revoke billing",),
     "certificate ls": ("brokerd certificate ls",),
     "certificate export": ("brokerd certificate export", "brokerd certificate export --next"),
+    "certificate check-copy": (
+        "brokerd certificate check-copy west.pem",
+        "brokerd certificate check-copy west.pem --id 3f9a2c7141d08be6a5c0914ee7d2b3f8",
+    ),
     "certificate renew": ("brokerd certificate renew",),
     "certificate switch": (
         "brokerd certificate switch",

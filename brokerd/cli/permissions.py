@@ -67,6 +67,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "broker hand-over": ("hand_over",),
     "broker new-id": ("new_broker",),
     "call": (*_SENDING, "view"),
+    "certificate check-copy": ("view",),
     "certificate drop": ("drop_certificate", "view"),
     "certificate export": ("own_certificates",),
     "certificate renew": ("make_certificates", "own_certificates"),

@@ -24,6 +24,9 @@ _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,64})-----.*?-----END \1---
 _DIALOG: Final = DIALOG_CERTIFICATE.encode()
 _SEQUENCE: Final = 0x30
 """First byte of an X.509 certificate in DER."""
+_ARRAYS: Final = range(0x90, 0xA0)
+"""First bytes of short msgpack arrays, among them of a dialog certificate in its binary form."""
+_AGAIN: Final = "write it again on the other machine: brokerd certificate export"
 
 
 def read_certificates(content: bytes) -> list[tuple[Purpose, Certificate]]:
@@ -39,7 +42,7 @@ def read_certificates(content: bytes) -> list[tuple[Purpose, Certificate]]:
         )
     blocks = [(found[1], found[0]) for found in _BLOCK.finditer(content)]
     if not blocks:
-        return [_read(content, is_dialog=content[:1] != bytes([_SEQUENCE]))]
+        return [_read_binary(content)]
     if any(b"PRIVATE KEY" in label for label, _ in blocks):
         raise InvalidArgument(
             "the file has a private key, which nobody else may have",
@@ -49,6 +52,25 @@ def read_certificates(content: bytes) -> list[tuple[Purpose, Certificate]]:
         raise InvalidArgument(f"at most {MOST} certificates are read, and here are {len(blocks)}")
     distinct = dict.fromkeys(block for _, block in blocks)
     return [_read(block + b"\n", is_dialog=_DIALOG in block) for block in distinct]
+
+
+def _read_binary(content: bytes) -> tuple[Purpose, Certificate]:
+    """Parse a file that has no whole certificate as text.
+
+    Raises:
+        InvalidArgument: it is no certificate; the message says what is there instead.
+    """
+    if not content.strip():
+        raise InvalidArgument("the file is empty", hint=_AGAIN)
+    if b"-----BEGIN " in content:
+        raise InvalidArgument(
+            "the file is cut off: the END of a certificate is missing", hint=_AGAIN
+        )
+    if content[0] == _SEQUENCE:
+        return _read(content, is_dialog=False)
+    if content[0] not in _ARRAYS:
+        raise InvalidArgument("there is no certificate in the file", hint=_AGAIN)
+    return _read(content, is_dialog=True)
 
 
 def _read(encoded: bytes, *, is_dialog: bool) -> tuple[Purpose, Certificate]:

@@ -12,10 +12,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from brokerd.cli.main import main
-from brokerd.clock import SystemClock
-from brokerd.process.exit_statuses import NOT_THERE, REFUSED, USAGE
+from brokerd.clock import Instant, SystemClock
+from brokerd.process.exit_statuses import LOOK, NOT_THERE, REFUSED, USAGE
 from brokerd.security.certificate_files import read_certificates
-from brokerd.security.certificates import make_certificate
+from brokerd.security.certificates import make_certificate, show_id
 from brokerd.security.credentials import Purpose
 from brokerd.security.dialog_certificates import make_dialog_certificate
 from tests.acceptance.one_process import Served
@@ -32,12 +32,14 @@ class Operator:
         self.folder = folder
         self._capsys = capsys
 
-    def run(self, *words: object, status: int = 0) -> str:
-        """Return what a command prints; if it fails, what it says of that."""
+    def run(self, *words: object, status: int = 0, said: bool = False) -> str:
+        """Return what a command prints; if it fails, what it says of that.
+
+        `said`: return what it prints whatever the status is."""
         done = main([*map(str, words), "--address", self.served.address])
         out, err = self._capsys.readouterr()
         assert done == status, err
-        return out if status == 0 else err
+        return out if status == 0 or said else err
 
     def rows(self, *words: object) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.run(*words, "--json"))["rows"]
@@ -194,6 +196,72 @@ def test_certificates_are_exported_renewed_and_switched(operator: Operator) -> N
     used = [one for one in operator.rows("certificate", "ls") if one["is_in_use"]]
     assert len([one for one in used if one["principal_name"] is None]) == 2
     operator.run("peer", "revoke", "north")
+
+
+@pytest.mark.rule("SEC-96")
+def test_a_copied_file_is_compared_with_the_original(operator: Operator) -> None:
+    exported = operator.folder / "own.pem"
+    exported.write_text(operator.run("certificate", "export"))
+    own = operator.rows("certificate", "check-copy", exported)
+    assert [one["purpose"] for one in own] == ["transport", "dialog"]
+    assert all(one["installed_for"] == "this instance" and one["is_in_use"] for one in own)
+    copy = operator.file_of("west")
+    shown = operator.run("certificate", "check-copy", copy)
+    made = read_certificates(copy.read_bytes())
+    ids = [show_id(certificate.id) for _, certificate in made]
+    assert all(one in shown for one in ids)
+    assert shown.count("not here") == 2
+    operator.run("peer", "add", "west", "--certificate", copy)
+    assert operator.run("certificate", "check-copy", copy).count("here, for peer:west") == 2
+    operator.run("peer", "revoke", "west")
+
+
+@pytest.mark.rule("SEC-96")
+def test_a_file_that_was_exchanged_is_found_out(operator: Operator) -> None:
+    copy = operator.file_of("west")
+    first, second = (show_id(one.id) for _, one in read_certificates(copy.read_bytes()))
+    check = ("certificate", "check-copy", copy)
+    spaced = " ".join(second[at : at + 4] for at in range(0, 64, 4)).upper()
+    said = operator.run(*check, "--id", first[:32], "--id", spaced)
+    assert said.count("the same") == 2
+    # Both ids have to be given: a changed certificate could be the one without an id.
+    assert operator.run(*check, "--id", first, status=LOOK, said=True).count("another one") == 1
+    strange = "0" * 32
+    said = operator.run(
+        *check, "--id", first, "--id", second, "--id", strange, status=LOOK, said=True
+    )
+    assert f"no certificate in the file has the id {strange}" in said
+    assert "32 digits" in operator.run(*check, "--id", first[:31], status=USAGE)
+    assert "32 digits" in operator.run(*check, "--id", "x" * 64, status=USAGE)
+
+
+@pytest.mark.rule("SEC-96", "SEC-11")
+def test_a_copy_that_is_not_valid_any_more_is_named(operator: Operator) -> None:
+    copy = operator.folder / "old.pem"
+    old = SystemClock().utc() - 400 * 24 * 3600 * 1_000_000
+    copy.write_text(make_certificate("old", now=Instant(old))[0].pem)
+    said = operator.run("certificate", "check-copy", copy, status=LOOK, said=True)
+    assert "the certificate of 'old' expired at" in said
+
+
+@pytest.mark.rule("SEC-96", "SX-14")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "the file is empty"),
+        (b"not a certificate\n", "there is no certificate in the file"),
+        (b"-----BEGIN CERTIFICATE-----\nMIIB\n", "the file is cut off"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "no X.509"),
+        (b"-----BEGIN PRIVATE KEY-----\nAA\n-----END PRIVATE KEY-----\n", "private key"),
+        (b"x" * 70_000, "larger than"),
+    ],
+)
+def test_a_file_without_certificates_is_refused_with_the_reason(
+    operator: Operator, content: bytes, why: str
+) -> None:
+    copy = operator.folder / "bad.pem"
+    copy.write_bytes(content)
+    assert why in operator.run("certificate", "check-copy", copy, status=USAGE)
 
 
 @pytest.mark.rule("SX-14")
