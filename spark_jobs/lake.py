@@ -8,6 +8,7 @@
     <lake>/current/<day>.json                         the day's record: the valid generation and
                                                       the ingested segments
     <lake>/<table>/_delta_log/                        the table's log for other readers (`delta`)
+    <lake>/tables.json                                names, columns and meanings of the tables
 
 Reads:  directories and the files of `current`.   Calls: the file system, `delta`, and Spark to read
         Parquet.
@@ -28,9 +29,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jobs import delta
-from spark_jobs.lake_tables import TABLES
+from spark_jobs.lake_columns import ABOUT, meaning, unit
+from spark_jobs.lake_tables import TABLES, Table
 
 STAGING = "staging"
+TABLES_FILE = "tables.json"
+TABLES_VERSION = 1
+"""Version of the form of the list of tables."""
 
 Step = Callable[[str], None]
 """A callback that is called with the name of each step before the step; a test may raise in it."""
@@ -86,6 +91,8 @@ class Lake:
         self.remove_staged()
         if delta.installed() and (said or has_logs):
             self._follow({date: one for date, one in said.items() if one is not None})
+        if said:
+            self._describe()
         for home in sorted(self.root.glob("*/date=*")):
             self._remove_others(home, said.get(home.name.removeprefix("date=")))
 
@@ -107,6 +114,8 @@ class Lake:
             if generation.name != keep:
                 self.step(f"remove what {home.name.removeprefix('date=')} was")
                 shutil.rmtree(generation)
+        if keep is None:
+            home.rmdir()
 
     def dates(self) -> list[str]:
         """Return the days in the lake."""
@@ -176,15 +185,54 @@ class Lake:
 
     def say(self, date: str, said: Mapping[str, Any]) -> None:
         """Replace the record of a day, by one rename."""
-        path = self.root / "current" / f"{date}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(".part")
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump(dict(said), file, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        _sync(path.parent)
+        _replace(self.root / "current" / f"{date}.json", json.dumps(dict(said), sort_keys=True))
+
+    def forget_before(self, date: str) -> list[str]:
+        """Remove all days before this one from the lake; return them."""
+        old = [one for one in self.dates() if one < date]
+        for one in old:
+            self.step(f"forget {one}")
+            (self.root / "current" / f"{one}.json").unlink()
+        if old:
+            _sync_one(self.root / "current")
+            self.clean()
+        return old
+
+    def _describe(self) -> None:
+        """Write the list of tables, for those who read the lake, unless it is there already."""
+        tables = {
+            name: {"about": ABOUT[name], "by": one.by, "columns": _described(one)}
+            for name, one in TABLES.items()
+        }
+        said = {"v": TABLES_VERSION, "tables": tables}
+        text = json.dumps(said, indent=1, ensure_ascii=False)
+        path = self.root / TABLES_FILE
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            _replace(path, text)
+
+
+def _described(table: Table) -> list[dict[str, str]]:
+    return [
+        {
+            "name": one.name,
+            "type": one.dataType.simpleString(),
+            "meaning": meaning(table.name, one.name),
+            "unit": unit(one.name),
+        }
+        for one in table.columns
+    ]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file by one rename; it is durable on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".part")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    _sync_one(path.parent)
 
 
 def _named(generation: object) -> str:
@@ -194,11 +242,15 @@ def _named(generation: object) -> str:
 def _sync(directory: Path) -> None:
     """Sync a directory and everything in it to disk."""
     for path in [directory, *directory.rglob("*")]:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _uri(path: Path) -> str:

@@ -42,7 +42,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         "bench", ("local", "peer", "replay", "route", "scale", "scale-out", "stages", "stalled")
     ),
     **_each("config", ("check", "show")),
-    **_each("report", ("compare", "run")),
+    **_each("report", ("compare", "query", "run")),
     **_each("store", ("accept-loss", "accept-server", "copy", "restore", "verify")),
     **_each("endpoint", ("alter", "disable", "start", "stop"), "alter_endpoint"),
     **_each("broker", ("ls", "show"), "view"),

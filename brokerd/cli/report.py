@@ -1,5 +1,7 @@
 """`brokerd report`: runs the report job, which needs Spark and is installed separately."""
 
+import csv
+import sys
 from datetime import date as calendar
 from pathlib import Path
 
@@ -11,7 +13,16 @@ from brokerd.cli.output import print_json, print_line, print_rows, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
 from brokerd.reports.comparison import Difference, compare
+from brokerd.reports.query import Answer, Column, ask, tables
+from brokerd.reports.questions import QUESTIONS, Question
 from brokerd.reports.report import Days, run_report
+from brokerd.units import counted
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of texts that a spreadsheet would run."""
+
+ROWS_SHOWN = 200
+"""Maximum number of rows of an answer that are printed as a table."""
 
 LAST = "last"
 """Value of an option that means the newest day that has landed."""
@@ -132,3 +143,128 @@ def _number(value: float | None) -> str:
 
 def _change(row: Difference) -> str:
     return "new" if row.change is None else f"{row.change:+,.0%}"
+
+
+@command.command()
+@click.argument("reports", type=LocalDirectory())
+@click.argument("question", default="")
+@click.argument("values", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--date", help="Only this day, such as 2026-11-18.")
+@click.option("--to", help="The last day of several; --date is the first.")
+@click.option("--tables", "show_tables", is_flag=True, help="Show the tables and their columns.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@json_option
+def query(
+    *,
+    reports: Path,
+    question: str,
+    values: tuple[str, ...],
+    date: str | None,
+    to: str | None,
+    show_tables: bool,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Answer a question about the days in REPORTS/lake, by its name or in SQL.
+
+    QUESTION is the name of a ready question, or a SELECT of DuckDB over the tables. A parameter
+    `$name` in it gets its value from NAME=VALUE. Without QUESTION the ready questions are listed.
+    Nothing is changed, and neither Spark nor Java is needed: pip install 'brokerd[lake]'.
+    """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json are two forms; choose one")
+    if show_tables:
+        _show_tables(reports, as_json=as_json)
+        return
+    if not question:
+        _show_questions(as_json=as_json)
+        return
+    if date == LAST:
+        raise UsageError("--date last is for `run`", hint="say a day such as 2026-11-18")
+    _check(date, to)
+    ready = QUESTIONS.get(question)
+    given = _given(values, ready)
+    if ready is None and not question.split()[1:]:
+        raise UsageError(
+            f"there is no question named {question}", hint="brokerd report query REPORTS lists them"
+        )
+    answer = ask(
+        reports,
+        question if ready is None else ready.sql,
+        given=given,
+        first=date or "",
+        last=to or date or "",
+    )
+    title = "Answer" if ready is None else ready.about
+    _show_answer(answer, title, as_csv=as_csv, as_json=as_json)
+
+
+def _given(values: tuple[str, ...], ready: Question | None) -> dict[str, str]:
+    """Return the values of parameters by name; raise `UsageError` if a ready question lacks one."""
+    for value in values:
+        if "=" not in value:
+            raise UsageError(f"{value} is no NAME=VALUE", hint="quote SQL, so that it is one word")
+    given = dict(value.split("=", 1) for value in values)
+    for name, example in (ready.needs if ready else {}).items():
+        if name not in given:
+            assert ready is not None
+            raise UsageError(
+                f"the question {ready.name} needs {name}=VALUE", hint=f"such as {name}={example}"
+            )
+    return given
+
+
+def _show_questions(*, as_json: bool) -> None:
+    every = QUESTIONS.values()
+    if as_json:
+        print_rows([{"name": one.name, "about": one.about, "sql": _sql(one)} for one in every])
+        return
+    rows = [
+        [" ".join([one.name, *(f"{name}=VALUE" for name in one.needs)]), one.about] for one in every
+    ]
+    table("Ready questions", ["question", "about"], rows)
+
+
+def _sql(one: Question) -> str:
+    return " ".join(one.sql.split())
+
+
+def _show_tables(reports: Path, *, as_json: bool) -> None:
+    found = tables(reports)
+    rows = [
+        {"table": one.name, "column": column.name, "type": column.type} | _meaning(column)
+        for one in found.values()
+        for column in one.columns
+    ]
+    if as_json:
+        print_rows(rows)
+        return
+    columns = ["table", "column", "type", "meaning", "unit"]
+    table("Tables of the lake", columns, [[row[name] for name in columns] for row in rows])
+
+
+def _meaning(column: Column) -> dict[str, str]:
+    return {"meaning": column.meaning, "unit": column.unit}
+
+
+def _show_answer(answer: Answer, title: str, *, as_csv: bool, as_json: bool) -> None:
+    if as_json:
+        print_rows([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
+        return
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(map(_harmless, answer.columns))
+        writer.writerows([_harmless(cell) for cell in row] for row in answer.rows)
+        return
+    table(title, answer.columns, answer.rows[:ROWS_SHOWN])
+    if len(answer.rows) > ROWS_SHOWN:
+        left = len(answer.rows) - ROWS_SHOWN
+        warn(f"{counted(left, 'more row')}: --json and --csv print them all")
+
+
+def _harmless(value: object) -> object:
+    """Put a quote before text that begins like a formula; replace control characters (BI-L4)."""
+    if not isinstance(value, str):
+        return value
+    text = "'" + value if value.startswith(_FORMULA) else value
+    return "".join(letter if letter.isprintable() else " " for letter in text)

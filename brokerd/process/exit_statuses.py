@@ -79,6 +79,7 @@ ROWS: Final = (
             "not_in_contract",
             "null_body",
             "object_invalid",
+            "query_failed",
             "reserved_message_type",
             "timer_beyond_lifetime",
             "usage",
@@ -131,6 +132,7 @@ ROWS: Final = (
             "java_missing",
             "port_taken",
             "postgresql_extra_missing",
+            "query_extra_missing",
             "report_extra_missing",
             "too_many_open_files",
         ),
@@ -147,6 +149,7 @@ ROWS: Final = (
         (
             "backup_failed",
             "copy_failed",
+            "lake_unreadable",
             "landing_refused",
             "restore_failed",
             "result_unreadable",

@@ -218,7 +218,7 @@ def test_without_the_package_a_lake_without_logs_is_plain_parquet(tmp_path, monk
     published(lake, DAY, "a", ("counters", staged(lake, "counters", 1)))
     published(lake, DAY, "b", ("counters", staged(lake, "counters", 1, 2)))
     lake.clean()
-    assert {path.name for path in lake.root.iterdir()} == {"current", "counters"}
+    assert {path.name for path in lake.root.iterdir()} == {"current", "counters", "tables.json"}
     assert [path.name for path in lake.root.glob("counters/*/*")] == ["generation=b"]
 
 

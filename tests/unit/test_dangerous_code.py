@@ -39,7 +39,7 @@ READS_XML = {
     "brokerd/bench/drawing.py",  # escapes what it writes
 }
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|DROP|ALTER|PRAGMA|ATTACH)\b")
-WRITES_SQL = ("brokerd/storage/", "migrations/", "spark_jobs/")
+WRITES_SQL = ("brokerd/storage/", "brokerd/reports/", "migrations/", "spark_jobs/")
 
 
 def name_of(path: Path) -> str:
