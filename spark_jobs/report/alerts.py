@@ -13,8 +13,10 @@ from spark_jobs.latency import HOUR_US
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge
 from spark_jobs.report.failed import failed
+from spark_jobs.report.slo import DAYS as BUDGET_DAYS
+from spark_jobs.report.slo import Burn, levels
 from spark_jobs.report.status import Point, Status, pasted
-from spark_jobs.report.words import counted, duration, hours_of, number, signed
+from spark_jobs.report.words import counted, day_and_time, duration, hours_of, number, signed
 
 NIGHTS = 3
 """Number of nights in a row of growth that count as a leak until shown otherwise."""
@@ -25,6 +27,7 @@ LEAST_GROWTH = 20.0
 
 DISK_DAYS = 7.0
 CERTIFICATE_DAYS = 14.0
+DAY_HOURS = 24
 COVERED = 0.99
 CLOCK_TOLERANCE_S = 300.0
 """The largest difference of two clocks that is no concern (Numbers: clock tolerance)."""
@@ -56,6 +59,7 @@ def alerts(data: Data) -> Iterator[Point]:
     yield from failed(data)
     yield from _growing(data)
     yield from _ending(data)
+    yield from _burning(data)
 
 
 def queues(data: Data) -> list[Standing]:
@@ -260,6 +264,50 @@ def _ending(data: Data) -> Iterator[Point]:
                     f"{left:.0f} days.",
                     "Put a new one in its place before then.",
                 )
+
+
+def _burning(data: Data) -> Iterator[Point]:
+    """Yield the service levels whose budget burns fast, or is used up (REL-75, REL-76)."""
+    for level in levels(data.date, data.kept):
+        one = level.objective
+        where = f"{one.pair} ({one.scope} {one.name})"
+        command = (
+            f"brokerd queue show {one.name}"
+            if one.scope == "queue"
+            else f"brokerd destination ls --where address={one.name}"
+        )
+        if (burn := level.fast or level.slow) is not None:
+            yield Point(
+                Status.ACT if level.fast else Status.LOOK,
+                f"Service level of {where}: {_part(burn.late / burn.total)} of the messages "
+                f"{_window(burn)} took longer than {duration(one.within_us)}; "
+                f"{_part(1 - one.part)} is allowed. That is {_part(burn.cost)} of the budget of "
+                f"{BUDGET_DAYS} days.",
+                "Look at the waits of these hours below, and at what changed before them.",
+                command,
+            )
+        elif level.left <= 0:
+            yield Point(
+                Status.LOOK,
+                f"Service level of {where}: the budget of {BUDGET_DAYS} days is used up.",
+                "Find what costs it, day by day, or change the level in slo.toml.",
+                command,
+            )
+
+
+def _part(value: float) -> str:
+    return f"{value * 100:.3g} %"
+
+
+def _window(burn: Burn) -> str:
+    """Return the time of a window in words."""
+    if burn.hours == DAY_HOURS:
+        return "of the day"
+    begin = day_and_time(burn.until_at - burn.hours * HOUR_US)
+    end = day_and_time(burn.until_at - 1)
+    if begin[:10] != end[:10]:
+        return f"from {begin[:16]} to {day_and_time(burn.until_at)[:16]}"
+    return f"from {hours_of(range(int(begin[11:13]), int(end[11:13]) + 1))}"
 
 
 def disk_days(data: Data) -> dict[str, float]:

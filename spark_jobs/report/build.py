@@ -34,7 +34,7 @@ from spark_jobs.lake_tables import (
 from spark_jobs.latency import bucket_counts
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
-from spark_jobs.report import again, beside, compared, glance, page, spans
+from spark_jobs.report import again, beside, compared, glance, hourly, page, slo, spans
 from spark_jobs.report.again import Input, Report
 from spark_jobs.report.collect import (
     HISTORY_DAYS,
@@ -47,7 +47,7 @@ from spark_jobs.report.collect import (
     weekdays_before,
     with_neighbours,
 )
-from spark_jobs.report.data import Data, SetAside
+from spark_jobs.report.data import Data, Objective, SetAside
 from spark_jobs.report.days import GLANCE, PAGE, SUMMARY, has_report
 from spark_jobs.report.spans import ASIDE
 from spark_jobs.report.summary import summary
@@ -76,7 +76,7 @@ def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
     """Make one report of all segments below `source` in `output`, an existing directory."""
     with tempfile.TemporaryDirectory(prefix=ASIDE, dir=output) as name:
         aside = Path(name)
-        frames, step_us = _read_directory(spark, source, say)
+        frames, step_us = _read_directory(spark, source, slo.read(output / slo.FILE), say)
         say("balancing both sides of every dialog, merging histograms")
         made = aggregates(frames)
         data = collect(frames, made, [NO_DATE], step_us=step_us)
@@ -103,6 +103,7 @@ def build_days(
 
     Return the verdicts of the requested days, and of those whose input had changed.
     """
+    objectives = slo.read(root / slo.FILE)
     lake = Lake(root / LAKE, step)
     if forget_removed:
         _refuse_empty(source, lake, dates)
@@ -132,7 +133,7 @@ def build_days(
     every = sorted({*wanted, *changed, *_leading(pages, known, input_of, wanted)})
     say(f"comparing {len(every)} days with those before")
     step("balance the dialogs")
-    frames = _read_lake(spark, lake, every)
+    frames = _read_lake(spark, lake, every, objectives)
     made = aggregates(frames)
     step("collect what the pages show")
     unusable = _unusable(lake, every)
@@ -245,7 +246,9 @@ def _publish(aside: Path, output: Path, step: Step) -> None:
         os.replace(path, output / path.name)
 
 
-def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames, int]:
+def _read_directory(
+    spark: SparkSession, source: Path, objectives: Sequence[Objective], say: Say
+) -> tuple[Frames, int]:
     """Read the tables of all segments below `source` as if they were of one day.
 
     Return them with the width of a step in microseconds.
@@ -278,12 +281,16 @@ def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames
             files=files,
             places=spark.createDataFrame(rows, PLACE_SCHEMA),
             tables=tables,
+            objectives=objectives,
+            kept=hourly.kept(tables[daily.HISTOGRAMS], objectives) if objectives else None,
         ),
         step_us,
     )
 
 
-def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
+def _read_lake(
+    spark: SparkSession, lake: Lake, dates: Sequence[str], objectives: Sequence[Objective] = ()
+) -> Frames:
     """Read the tables of these days, and the tables of earlier days that comparisons need."""
     history = sorted({one for date in dates for one in history_of(date)})
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
@@ -299,10 +306,11 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
     counters, gauges = tables[daily.COUNTERS], tables[daily.GAUGES]
     past = there & {one for date in dates for one in weekdays_before(date)}
     totals = compared.totals(counters, gauges, past | {*dates}) if past else None
-    commits = None
-    if len(there) > 1:
-        schema = daily.SCHEMAS[daily.HISTOGRAMS]
-        commits = compared.commits(lake.frame(spark, daily.HISTOGRAMS, history, schema))
+    commits, kept = None, None
+    if len(there) > 1 or objectives:
+        whole = lake.frame(spark, daily.HISTOGRAMS, history, daily.SCHEMAS[daily.HISTOGRAMS])
+        commits = compared.commits(whole) if len(there) > 1 else None
+        kept = hourly.kept(whole, objectives) if objectives else None
     return Frames(
         dialogs=conservation.of_days(dialogs, dates, _halves(dialogs, dates, is_first=is_first)),
         stretches=lake.frame(spark, STRETCHES, history, STRETCH_SCHEMA).cache(),
@@ -311,6 +319,8 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
         tables=tables,
         totals=totals,
         commits=commits,
+        objectives=objectives,
+        kept=kept,
     )
 
 

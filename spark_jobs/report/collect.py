@@ -30,9 +30,12 @@ from spark_jobs.report.data import (
     Held,
     HotGroup,
     Hour,
+    Kept,
+    KeptHour,
     Latency,
     Mark,
     Night,
+    Objective,
     Pair,
     Past,
     Rate,
@@ -68,6 +71,9 @@ class Frames:
     """Figures of these days and of those they are compared with; None: no day to compare with."""
     commits: DataFrame | None = None
     """Durations of commits on all days read; None: there is only one day."""
+    objectives: Sequence[Objective] = ()
+    kept: DataFrame | None = None
+    """Messages and late ones by hour and objective, on all days read; None: no objectives."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def collect(
     """Return the values of each of these days; earlier days only serve comparisons."""
     wanted = F.col("date").isin(list(dates))
     tables = frames.tables
-    optional = {"totals": frames.totals, "commits": frames.commits}
+    optional = {"totals": frames.totals, "commits": frames.commits, "kept": frames.kept}
     rows = side_by_side(
         lambda _, frame: _by_date(frame),
         {
@@ -205,6 +211,10 @@ def collect(
                 [row for one in [*earlier, date] for row in rows.get("commits", {}).get(one, [])],
                 ("instance", "broker", "date"),
             ),
+            kept=_kept(
+                frames.objectives,
+                [row for one in [*earlier, date] for row in rows.get("kept", {}).get(one, [])],
+            ),
             own=_past(rows, date),
             past=tuple(_past(rows, one) for one in sorted(alike)),
             hours=_hours(rows, date),
@@ -243,6 +253,16 @@ def _hours(rows: Mapping[str, Mapping[str, list[Row]]], date: str) -> tuple[Hour
         return ()
     one = {name: rows[name].get(date, []) for name in ("traffic", "waits", "stretches")}
     return hourly.hours(date, one["traffic"], one["waits"], one["stretches"])
+
+
+def _kept(objectives: Sequence[Objective], rows: list[Row]) -> tuple[Kept, ...]:
+    return tuple(
+        Kept(
+            objective,
+            _values(KeptHour, [row for row in rows if row["number"] == number], ("hour_at",)),
+        )
+        for number, objective in enumerate(objectives)
+    )
 
 
 def _last_of_day(gauges: DataFrame) -> DataFrame:

@@ -241,6 +241,44 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """A service level: the part of a pair's messages that must take no longer than a time."""
+
+    from_service: str
+    to_service: str
+    scope: str
+    """`queue` or `destination`; the measure is that of this scope."""
+    name: str
+    measure: str
+    instance: str
+    """The one instance whose figures count; "": all of them."""
+    within_us: int
+    part: float
+
+    @property
+    def pair(self) -> str:
+        """The pair in words."""
+        return f"{self.from_service} → {self.to_service}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHour:
+    """The messages of an hour, and those of them that took longer than the objective allows."""
+
+    hour_at: int
+    total: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An objective, and what was kept of it in each hour of the last 30 days."""
+
+    objective: Objective
+    hours: tuple[KeptHour, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """A segment that was set aside whole."""
 
@@ -291,6 +329,8 @@ class Data:
     """The hours of this day that the logs cover, over all instances."""
     hours_before: tuple[Hour, ...] = ()
     """The hours of the same weekday of the last four weeks."""
+    kept: tuple[Kept, ...] = ()
+    """The service levels, with what was kept of each in the last 30 days."""
     made: Made = NOTHING
     """The input of the page, and the reasons for which it was made again."""
 

@@ -4,14 +4,17 @@ Reads:  the tables of counters and histograms, as frames, and collected rows.
 Never:  collects more than a row an hour and day, or averages percentiles: histograms are merged.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.latency import HOUR_US, SPAN_HOUR, percentiles
-from spark_jobs.report.data import Hour, midnight
+from spark_jobs.report.data import Hour, Objective, midnight
+from spark_jobs.schema import HISTOGRAM_BASE
 
 WAIT = "wait_us"
 """The histogram of a queue's waits, from enqueue to committed receive."""
@@ -44,6 +47,35 @@ def waits(histograms: DataFrame) -> DataFrame:
     for name in ("instance", "broker", "scope", "name"):
         merged = merged.withColumn(name, F.lit(""))
     return percentiles(merged)
+
+
+def kept(histograms: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
+    """Return the messages, and those that were late, per day, hour and number of the objective."""
+    hours = histograms.where(F.col("span") == SPAN_HOUR)
+    found = [_kept(hours, number, one) for number, one in enumerate(objectives)]
+    return reduce(DataFrame.unionByName, found)
+
+
+def _kept(hours: DataFrame, number: int, one: Objective) -> DataFrame:
+    wanted = (
+        (F.col("scope") == one.scope)
+        & (F.col("measure") == one.measure)
+        & (F.col("name") == one.name)
+    )
+    if one.instance:
+        wanted &= F.col("instance") == one.instance
+    # As with percentiles, the value of a bucket is its middle.
+    last = math.floor(math.log(one.within_us, HISTOGRAM_BASE) - 0.5)
+    is_late = F.col("bucket") > last
+    return (
+        hours.where(wanted)
+        .groupBy("date", F.col("span_at").alias("hour_at"))
+        .agg(
+            F.lit(number).alias("number"),
+            F.sum("count").alias("total"),
+            F.sum(F.when(is_late, F.col("count")).otherwise(0)).alias("late"),
+        )
+    )
 
 
 def hours(

@@ -26,6 +26,7 @@ from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.report import session
 from spark_jobs.report.build import LAKE, NoReportError, build, build_days, span_of
 from spark_jobs.report.days import PAGE
+from spark_jobs.report.slo import SloError
 
 LOG = "spark.log"
 _SCRATCH = ".spark-"
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int
         if options.landing is not None:
             return _nightly(options, log, step)
         return _single(options, log)
-    except (NoReportError, LakeError, OSError) as error:
+    except (NoReportError, LakeError, SloError, OSError) as error:
         return _fail(str(error))
     except Exception as error:  # noqa: BLE001  # one place per command
         _keep(error, log)

@@ -18,6 +18,7 @@ from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
 from spark_jobs.report.drawings import Picture
 from spark_jobs.report.groups import Skew, kept, skew, tells_groups
 from spark_jobs.report.moves import moves
+from spark_jobs.report.slo import levels
 from spark_jobs.report.trends import disks, trends
 
 SHOWN = 20
@@ -112,6 +113,8 @@ def context(data: Data) -> Mapping[str, object]:
         "compared_days": len([one for one in data.past if one.covered]),
         "disks": disks(data)[:SHOWN],
         "trends": trends(data),
+        "levels": levels(data.date, data.kept)[:SHOWN],
+        "levels_in_all": len(data.kept),
         "hourly_sent": _hourly("Messages sent, by hour", sent, words.short_number),
         "hourly_waits": _hourly(
             "Waits in all queues, p95, by hour", waits, _microseconds, logarithmic=True

@@ -13,6 +13,7 @@ from spark_jobs.report.data import Data
 from spark_jobs.report.groups import kept, skew
 from spark_jobs.report.moves import moves
 from spark_jobs.report.sections import peers
+from spark_jobs.report.slo import Level, levels
 from spark_jobs.report.trends import disks
 from spark_jobs.report.verdict import Verdict
 
@@ -41,6 +42,7 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
         "findings_in_all": data.findings_in_all,
         "latency": spans,
         "queues": [asdict(one) for one in queues(data)],
+        "service_levels": [_level(one) for one in levels(data.date, data.kept)],
         "slow": [asdict(one) for one in slow(data)],
         "failures": [asdict(one) for one in data.failures],
         "nights": [asdict(one) for one in data.nights],
@@ -65,6 +67,12 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
             "marks": [asdict(mark) for mark in data.marks],
         },
     }
+
+
+def _level(level: Level) -> dict[str, object]:
+    burns = {f"burn_{one.hours}h": round(one.rate, 3) for one in level.burns}
+    numbers = {"total": level.total, "late": level.late, "met": level.met, "left": level.left}
+    return {**asdict(level.objective), **numbers, **burns}
 
 
 def _totals(data: Data) -> dict[str, int]:

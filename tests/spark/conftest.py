@@ -8,10 +8,20 @@ import pytest
 
 from brokerd.reports.java import find_java
 from spark_jobs.read import read_lines, usable
-from spark_jobs.report import build, session
+from spark_jobs.report import build, session, slo
 from spark_jobs.report.verdict import Verdict
 from tests.spark.month import FEW, FEW_DAYS, Month, day_of
 from tests.spark.segments import write
+
+PROMISED = """
+[[slo]]
+from = "shop"
+to = "warehouse"
+queue = "orders"
+within = "1h"
+part = 0.99
+"""
+"""A service level that every day of the month keeps."""
 
 
 def pytest_collection_modifyitems(items):
@@ -60,5 +70,6 @@ def month(spark, tmp_path_factory):
     landing, root = base / "landing", base / "reports"
     Month(landing, when=FEW).write(FEW_DAYS)
     root.mkdir()
+    (root / slo.FILE).write_text(PROMISED)
     days = [day_of(number) for number in FEW_DAYS]
     return Made(landing, root, build.build_days(spark, landing, root, days, lambda _: None))

@@ -132,6 +132,14 @@ def test_a_day_leads_to_its_week_and_its_year_and_they_lead_to_it(month):
     assert len([*month.root.glob("week-*.html")]) == len({week_of(date) for date in DAYS})
 
 
+@pytest.mark.rule("REL-76")
+def test_a_service_level_is_on_each_day_with_its_messages(month):
+    (said,) = summary(month.root, day_of(0))["service_levels"]
+    assert (said["total"], said["late"], said["met"], said["left"]) == (24 * 60, 0, 1.0, 1.0)
+    for date in DAYS:
+        assert "Were the service levels kept?" in (month.root / date / report.PAGE).read_text()
+
+
 @pytest.mark.rule("BI-L50")
 def test_a_glance_has_what_the_lines_of_each_hour_say(month):
     days = Days(month.root)
