@@ -90,6 +90,7 @@ class Parts(NamedTuple):
     reader: Reader
     path: Path
     executor: Executor
+    clock: Clock
 
 
 def not_observed(name: str, microseconds: int) -> None:
@@ -125,7 +126,7 @@ class Store:
         self._confirmations = parts.pipeline.confirmations
         self._reader = parts.reader
         self._free = 0
-        self._cache = ReadCache(lambda: parts.pipeline.written)
+        self._cache = ReadCache(lambda: parts.pipeline.written, parts.clock.monotonic)
         self._parts = parts
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
@@ -226,7 +227,7 @@ class Store:
             next_body_key=opened.next_body_key,
             dropped=opened.recovered.dropped,
         )
-        return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor))
+        return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor, clock))
 
     # Numbers that are never used twice.
 

@@ -378,6 +378,6 @@ async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store,
         with pytest.raises(StoreDamaged, match="a name that is no text"):
             await messages(reader).page(QueueKey(1), 5, 0, 9, 1000)
         assert list(
-            await StoredEndpoints(reader, ReadCache(lambda: 0)).by_keys([endpoint.key])
+            await StoredEndpoints(reader, ReadCache(lambda: 0, lambda: 0.0)).by_keys([endpoint.key])
         ) == [endpoint.key]
         await reader.close()

@@ -281,6 +281,38 @@ async def test_endpoints_of_each_state_are_counted_again_only_after_a_write(stor
     assert await store.endpoints.count_by_state() == {"CO": 1, "ER": 1}
 
 
+class HeldClock(SystemClock):
+    """A clock that moves only as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.rule("MON-117")
+async def test_a_count_of_many_endpoints_lasts_longer_the_more_there_are(open_store, rows):
+    clock = HeldClock()
+    store = await open_store(clock=clock)
+
+    async def begin(count: int) -> None:
+        changes = Changes()
+        for _ in range(count):
+            changes.create(rows.endpoint(store))
+        await store.commit(changes)
+
+    await begin(10_000)
+    assert await store.endpoints.count_by_state() == {"CO": 10_000}
+    await begin(1)
+    assert await store.endpoints.count_by_state() == {"CO": 10_001}, "few are counted every time"
+    await begin(1)
+    clock.now += 0.2
+    assert await store.endpoints.count_by_state() == {"CO": 10_001}
+    clock.now += 0.001
+    assert await store.endpoints.count_by_state() == {"CO": 10_002}
+
+
 @pytest.mark.rule("BI-D3")
 async def test_endpoint_that_lost_its_progress_is_damage_not_absence(store, rows):
     endpoint, _ = await stored(store, rows, 1)

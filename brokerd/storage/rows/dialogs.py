@@ -30,6 +30,10 @@ _LINES: Final = 64
 """Most closing lines in one row."""
 _MANY: Final = 500
 """Most keys in one IN list of a read."""
+_COUNTED_ALWAYS: Final = 10_000
+"""Most endpoints that are counted after each write; counting them takes 2 ms."""
+_GOOD_FOR: Final = 20e-6
+"""Seconds for each endpoint of a count, a hundred times as long as counting it takes."""
 
 _COLUMNS = [column.name for column in endpoints.columns]
 _PROGRESS = [column.name for column in progress.columns]
@@ -315,10 +319,11 @@ class StoredEndpoints:
     async def count_by_state(self) -> dict[str, int]:
         """Return the number of endpoints in each state; a store at rest is counted once.
 
-        Counting reads every endpoint (MON-117)."""
-        return dict(await self._cache.answer("states", self._count_by_state))
+        Counting reads every endpoint: the more there are, the longer a count is good (MON-117)."""
+        found = await self._cache.answer("states", self._count_by_state, _good_for)
+        return dict(found)
 
-    async def _count_by_state(self) -> dict[str, int]:
+    async def _count_by_state(self) -> Mapping[str, int]:
         return {row[0]: row[1] for row in await self._reader.rows(COUNT_BY_STATE)}
 
     async def lingering(self, since: Instant, limit: int) -> list[Lingering]:
@@ -340,6 +345,12 @@ class StoredEndpoints:
         """Return at most `limit` rows of closing lines for the metrics log (design D16)."""
         rows = await self._reader.rows(LOG_LINES, {"limit": limit})
         return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]
+
+
+def _good_for(counts: Mapping[str, int]) -> float:
+    """Return the seconds for which a count of endpoints is shown, though it may have changed."""
+    endpoints = sum(counts.values())
+    return endpoints * _GOOD_FOR if endpoints > _COUNTED_ALWAYS else 0.0
 
 
 def _is_ahead(known: tuple[Instant | None] | None, now: Instant) -> bool:
