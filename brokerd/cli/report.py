@@ -49,6 +49,11 @@ def command() -> None:
     help="Make these days from the segments in the landing now, and drop segments that were added "
     "before and have been removed from the landing.",
 )
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=35),
+    help="Remove older days from OUTPUT/lake; their pages stay.",
+)
 @click.option("--output", type=LocalDirectory(), required=True, help="Directory of the reports.")
 @json_option
 def run(
@@ -59,6 +64,7 @@ def run(
     date: str | None,
     to: str | None,
     forget_removed: bool,
+    keep_days: int | None,
     output: Path,
     as_json: bool,
 ) -> int:
@@ -78,6 +84,8 @@ def run(
         raise click.UsageError("--input makes one report of all; it takes no --date or --landing")
     if forget_removed and not by_day:
         raise click.UsageError("--forget-removed is about days; it needs --date or --landing")
+    if keep_days is not None and not by_day:
+        raise click.UsageError("--keep-days is about days; it needs --date or --landing")
     _check(date, to)
     settings = load(config).settings
     result = run_report(
@@ -85,7 +93,9 @@ def run(
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else print_line,
-        days=Days(date or LAST, to, forget_removed=forget_removed) if by_day else None,
+        days=Days(date or LAST, to, forget_removed=forget_removed, keep_days=keep_days)
+        if by_day
+        else None,
     )
     if as_json:
         again = [{"date": day, "because": why} for day, why in result.made_again.items()]

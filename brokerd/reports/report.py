@@ -61,12 +61,14 @@ class Days:
     """One or several days of landed segments; `first` may be "last", the newest day that landed.
 
     With `forget_removed` the days are made from the segments in the landing now: segments that were
-    added before, and have been removed from the landing since, are dropped (BI-L8).
+    added before, and have been removed from the landing since, are dropped (BI-L8). With
+    `keep_days` the lake keeps that many days, up to the newest (BI-L37).
     """
 
     first: str = "last"
     to: str | None = None
     forget_removed: bool = False
+    keep_days: int | None = None
 
 
 def run_report(
@@ -120,6 +122,7 @@ def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
     if days is not None:
         words += ["--date", days.first, *(["--to", days.to] if days.to else [])]
         words += ["--forget-removed"] if days.forget_removed else []
+        words += [] if days.keep_days is None else ["--keep-days", str(days.keep_days)]
     return words
 
 

@@ -92,6 +92,7 @@ def build_days(
     say: Say,
     *,
     forget_removed: bool = False,
+    keep_days: int | None = None,
     step: Step = no_step,
 ) -> dict[str, Verdict]:
     """Ingest the segments landed since the last run, and make the reports of days in `root`/<day>.
@@ -99,7 +100,8 @@ def build_days(
     Reports of other days are made again if their input has changed, or if they do not link to their
     neighbours. With `forget_removed` the requested days are built from what is in the landing now:
     rows of segments no longer there are removed, and a day with nothing usable there is refused.
-    `step` is called before each change. Only one run at a time may work in `root`.
+    With `keep_days` the lake keeps that many days, up to the newest; pages stay. `step` is called
+    before each change. Only one run at a time may work in `root`.
 
     Return the verdicts of the requested days, and of those whose input had changed.
     """
@@ -160,7 +162,17 @@ def build_days(
         if before is None or data[date].made.again != before.again:
             for one in data[date].made.again[-1:]:
                 say(f"{MADE_AGAIN}{date}, because {one.because(date)}")
+    _forget_old(lake, keep_days, say)
     return {date: one for date, one in verdicts.items() if date in wanted or date in changed}
+
+
+def _forget_old(lake: Lake, keep_days: int | None, say: Say) -> None:
+    """Remove the days before the last `keep_days` from the lake; None: keep all (BI-L37)."""
+    if keep_days is None:
+        return
+    old = lake.forget_before(days_before(max(lake.dates()), keep_days - 1))
+    if old:
+        say(f"{span_of(old)} removed from the lake, which keeps {keep_days} days")
 
 
 def _refuse_empty(source: Path, lake: Lake, dates: Collection[str]) -> None:

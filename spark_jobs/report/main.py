@@ -31,6 +31,8 @@ from spark_jobs.report.slo import SloError
 LOG = "spark.log"
 _SCRATCH = ".spark-"
 NO_REPORT = 2
+LEAST_KEPT = 35
+"""Minimum number of days that a lake keeps: pages look back on thirty, and segments come late."""
 USAGE = 64
 """Exit status of `brokerd` for wrong arguments; argparse's own, 2, has another meaning here."""
 
@@ -94,6 +96,7 @@ def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
                 dates,
                 _say,
                 forget_removed=options.forget_removed,
+                keep_days=options.keep_days,
                 step=step,
             ),
             log,
@@ -199,6 +202,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="with --landing: make the days of what is there now, not of what was there before",
     )
     parser.add_argument(
+        "--keep-days", type=int, help="with --landing: how many days the lake keeps"
+    )
+    parser.add_argument(
         "--output", type=_directory, required=True, help="directory for the reports"
     )
     options = parser.parse_args(arguments)
@@ -207,6 +213,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{text} is no day such as 2026-11-18")
     if options.forget_removed and options.landing is None:
         parser.error("--forget-removed is about a landing; it needs --landing")
+    if options.keep_days is not None and options.landing is None:
+        parser.error("--keep-days is about the lake; it needs --landing")
+    if options.keep_days is not None and options.keep_days < LEAST_KEPT:
+        parser.error(
+            f"--keep-days is at least {LEAST_KEPT}, because pages look back on thirty days"
+        )
     if options.to is not None and options.to < options.date:
         parser.error(f"--to {options.to} is before --date {options.date}")
     return options

@@ -197,6 +197,19 @@ def test_a_report_that_was_made_of_more_stays_when_its_neighbour_goes(before, sp
     assert "made of 3 segments and the lake has 2" in told
 
 
+@pytest.mark.rule("BI-L37")
+def test_days_before_the_kept_ones_leave_the_lake_and_their_pages_stay(before, spark, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(before.root, root)
+    said: list[str] = []
+    report.build_days(spark, before.landing, root, [LAST], said.append, keep_days=3)
+    lake = Lake(root / report.LAKE)
+    assert lake.dates() == [LATE, LAST]
+    assert not [*lake.root.glob(f"*/date={EARLY}")]
+    assert reports(root) == reports(before.root)
+    assert f"{EARLY} removed from the lake, which keeps 3 days" in said
+
+
 @pytest.mark.rule("BI-L8")
 @pytest.mark.parametrize("left", ["no directory", "an empty directory", "a damaged segment"])
 def test_a_day_with_nothing_in_the_landing_is_not_forgotten(before, spark, tmp_path, left):

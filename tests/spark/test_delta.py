@@ -162,6 +162,30 @@ def test_a_day_that_is_no_longer_in_the_lake_leaves_the_logs(tmp_path):
     assert not [*lake.root.glob(f"counters/date={DAY}/*")]
 
 
+@pytest.mark.rule("BI-L37")
+def test_days_before_the_kept_ones_leave_tables_logs_and_records(tmp_path):
+    """Also where the run is killed between forgetting a day and removing its files."""
+
+    def die(step):
+        if step.startswith(("log", "remove")):
+            raise Killed
+
+    lake, dying = Lake(tmp_path), Lake(tmp_path, die)
+    for time, date in enumerate(("2026-10-01", "2026-10-02", DAY, NEXT)):
+        published(lake, date, "a", ("counters", staged(lake, "counters", time)))
+    lake.clean()
+    assert lake.forget_before("2026-10-02") == ["2026-10-01"]
+    assert seen(lake) == [1, 2, 3]
+    with pytest.raises(Killed):
+        dying.forget_before(DAY)
+    assert seen(lake) == [1, 2, 3], "the files are there until the log has followed"
+    lake.clean()
+    assert seen(lake) == [2, 3]
+    assert lake.dates() == [DAY, NEXT]
+    assert {path.name for path in lake.root.glob("*/date=*")} == {f"date={DAY}", f"date={NEXT}"}
+    assert lake.forget_before(DAY) == []
+
+
 @pytest.mark.rule("BI-L32")
 @pytest.mark.parametrize("damage", ["cut short", "of another schema"])
 def test_a_log_that_cannot_be_followed_is_made_anew(tmp_path, damage):

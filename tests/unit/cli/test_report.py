@@ -21,6 +21,8 @@ Capture = pytest.CaptureFixture[str]
         (["--date", "last", "--to", "2026-11-17"], "--to needs --date"),
         (["--landing", "in", "--to", "2026-11-17"], "--to needs --date"),
         (["--forget-removed"], "--forget-removed is about days"),
+        (["--keep-days", "400"], "--keep-days is about days"),
+        (["--date", "last", "--keep-days", "34"], "34 is not in the range x>=35"),
     ],
 )
 def test_wrong_words_are_no_verdict_and_told_before_java_is_looked_for(

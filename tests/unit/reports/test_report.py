@@ -66,3 +66,13 @@ def test_what_is_no_longer_in_the_landing_is_forgotten_only_if_asked_for(tmp_pat
     )
     assert "--forget-removed" not in usual
     assert asked == [*usual, "--forget-removed"]
+
+
+@pytest.mark.rule("BI-L37")
+def test_the_number_of_days_to_keep_is_passed_on(tmp_path):
+    usual = job_arguments(tmp_path, tmp_path, Days("2026-11-16"))
+    assert job_arguments(tmp_path, tmp_path, Days("2026-11-16", keep_days=400)) == [
+        *usual,
+        "--keep-days",
+        "400",
+    ]
