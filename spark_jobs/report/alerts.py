@@ -272,9 +272,9 @@ def _burning(data: Data) -> Iterator[Point]:
         one = level.objective
         where = f"{one.pair} ({one.scope} {one.name})"
         command = (
-            f"brokerd queue show {one.name}"
+            pasted("brokerd", "queue", "show", one.name)
             if one.scope == "queue"
-            else f"brokerd destination ls --where address={one.name}"
+            else pasted("brokerd", "destination", "ls", "--where", f"address={one.name}")
         )
         if (burn := level.fast or level.slow) is not None:
             yield Point(
