@@ -105,6 +105,19 @@ def test_each_short_form_does_what_the_step_does_or_nothing(initiator: bool, sta
     assert got in (None, step(before, dialog.FragmentsReceived([arrival])).endpoint)
 
 
+@pytest.mark.rule("DLG-T11", "DLG-T18")
+@BOTH
+def test_after_an_end_with_error_only_that_error_has_to_be_sent(initiator: bool) -> None:
+    conversing = endpoint(initiator=initiator, state=State.CONVERSING)
+    assert dialog.first_needed(conversing) == 0
+    ended = step(conversing, dialog.EndRequested()).endpoint
+    failed = step(conversing, dialog.EndRequested(code=7, description="enough")).endpoint
+    assert ended is not None
+    assert failed is not None
+    assert (dialog.first_needed(ended), dialog.first_needed(failed)) == (0, 2)
+    assert dialog.first_needed(endpoint(initiator=initiator, state=State.CLOSED)) is None
+
+
 @pytest.mark.rule("DLG-T27", "DLG-M3", "PBT-9")
 @BOTH
 def test_cleanup_deletes_and_tells_nobody(initiator: bool) -> None:
@@ -232,6 +245,18 @@ def test_an_error_before_message_0_is_complete_leaves_a_tombstone(sequence: int 
     assert (done.endpoint.state, done.endpoint.error_code) == (State.CLOSED, -8462)
     assert done.endpoint.receive_sequence == (0 if sequence is None else 4)
     assert done.endpoint.purge_at == NOW
+
+
+@pytest.mark.rule("DLG-T20", "DLG-T31")
+@BOTH
+def test_only_a_target_takes_a_peer_that_is_gone_for_the_acknowledgement_of_its_end(
+    initiator: bool,
+) -> None:
+    before = endpoint(initiator=initiator, state=State.DISCONNECTED_OUTBOUND)
+    done = step(before, dialog.ErrorReceived(-8462, "gone"))
+    lost = [one for one in done.effects if isinstance(one, dialog.Lose)]
+    assert lost == ([dialog.Lose(-8462, "gone")] if initiator else [])
+    assert WithdrawOutgoing(is_settled=not initiator) in done.effects
 
 
 @pytest.mark.rule("DLG-T7", "DLG-T6")
@@ -395,6 +420,20 @@ def test_first_acked_tells_the_target_when_it_may_forget() -> None:
         again = dialog.step(after, dialog.AckReceived(said, GUARD), now=LATER).endpoint
         assert again is not None
         assert again.purge_at == later(NOW, GUARD)
+
+
+@pytest.mark.rule("DLP-55")
+def test_first_acked_from_a_target_tells_an_initiator_nothing() -> None:
+    """It would forget the dialog after the guard time, though it goes on."""
+    before = endpoint(initiator=True, state=State.CONVERSING)
+    said = ack(-1, -1, first_acked=True)
+    for event in (
+        dialog.FragmentsReceived([fragment(2, from_initiator=False, ack=said)], guard=GUARD),
+        dialog.AckReceived(said, guard=GUARD),
+    ):
+        after = step(before, event).endpoint
+        assert after is not None
+        assert (after.first_acked, after.purge_at) == (False, None)
 
 
 @pytest.mark.rule("DLP-56", "DLG-32")
