@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.postgresql.fixtures import (  # noqa: F401 - known to all folders by being here
     all_postgresql_servers,
+    engine_server,
     postgresql_schema,
     postgresql_server,
     postgresql_servers,
@@ -40,7 +41,7 @@ def pytest_addoption(parser):
         "--engine",
         choices=["files", "postgresql"],
         default="files",
-        help="where the stores of the model and of integration tests in virtual time are",
+        help="where the stores of the daemons of tests are",
     )
 
 

@@ -4,7 +4,7 @@ Reads:  the live state of an instance whose stores are written without threads.
 Never:  awaits, or changes anything.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.state import Live
 from brokerd.instance.instance import Instance
 from brokerd.routing.reasons import MEANING
-from brokerd.storage.verifying import verify
+from brokerd.storage.verifying import Finding, verify
 
 T = TypeVar("T")
 
@@ -70,9 +70,14 @@ def in_file(path: Path, *, may_be_over: bool) -> list[str]:
 
     `may_be_over`: accept rows left over from ended dialogs, as a running instance still deletes
     them; else they are a problem, because they stay until the next start (REL-36)."""
+    return problems(verify(path), path.name, may_be_over=may_be_over)
+
+
+def problems(findings: Iterable[Finding], name: str, *, may_be_over: bool) -> list[str]:
+    """Return a line for each finding of a store of this name; `may_be_over` as in `in_file`."""
     return [
-        f"{path.name}: {one.table or 'file'}: {one.where}: {one.problem}"
-        for one in verify(path)
+        f"{name}: {one.table or 'store'}: {one.where}: {one.problem}"
+        for one in findings
         if not (one.is_left_over and may_be_over)
     ]
 

@@ -20,7 +20,6 @@ from brokerd.instance.instance import Instance, Surroundings
 from brokerd.maintenance.disk_space import Disk
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
-from brokerd.storage.executors import Executor, Inline
 from brokerd.storage.rows.deferred_drops import DROPPED
 from brokerd.storage.rows.deferred_removals import NOTED
 from brokerd.storage.shelves import SHELVES
@@ -30,6 +29,7 @@ from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
+from tests import stores
 
 T = TypeVar("T")
 START = Instant(1_700_000_000_000_000)
@@ -58,13 +58,6 @@ OBJECTS: dict[str, Any] = {
         {"name": "urn:spare", "queue": "spare", "contracts": ["talk"]},
     ],
 }
-
-
-def default_executor(_folder: Path) -> Executor:
-    """Return what runs the SQL of the stores of the daemon in a folder.
-
-    `--engine=postgresql` puts another function in this place."""
-    return Inline()
 
 
 class Log:
@@ -96,7 +89,7 @@ class Daemon:
         """The machine it believes to be on."""
         self.disk: Disk | None = None
         """The file system it believes to be on."""
-        self.executor = default_executor(folder)
+        self.executor = stores.inline(folder)
         """Runs the SQL of its stores."""
         self.metrics: Callable[[BootId], MetricsLog] | None = None
         """Makes the metrics log of a boot; without it there is none."""

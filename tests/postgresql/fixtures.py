@@ -44,6 +44,12 @@ def shared_postgresql_server(all_postgresql_servers: Servers) -> Server:
     return all_postgresql_servers.new("shared")
 
 
+@pytest.fixture(scope="session")
+def engine_server(shared_postgresql_server: Server) -> Server:
+    """The server of the stores with `--engine=postgresql`."""
+    return shared_postgresql_server
+
+
 @pytest.fixture
 def postgresql_server(shared_postgresql_server: Server) -> Server:
     """A server that runs, and that other tests use too: for databases, not to be broken."""
@@ -76,7 +82,8 @@ def postgresql_servers(
     all_postgresql_servers: Servers, shared_postgresql_server: Server
 ) -> Iterator[Servers]:
     """Starts servers that belong to the test, which may do anything to them: 0.15 s for each."""
+    shared = [shared_postgresql_server, *all_postgresql_servers.made]
     yield all_postgresql_servers
     for server in list(all_postgresql_servers.made):
-        if server is not shared_postgresql_server:
+        if server not in shared:
             all_postgresql_servers.remove(server)
