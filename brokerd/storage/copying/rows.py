@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy import Column, Integer, LargeBinary, Table
-from xxhash import xxh3_128
+from xxhash import xxh3_128_intdigest
 
 from brokerd.errors import CopyFailed, StoreDamaged
 from brokerd.storage import tables
@@ -33,6 +33,7 @@ _FEW, _MANY = 64, 2_000
 """Rows in a batch of a table with such a column, and of another one."""
 _BYTES: Final = 4 << 20
 """Bytes of a batch that is written."""
+_MODULUS: Final = 1 << 128
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -51,7 +52,7 @@ class Fingerprint(NamedTuple):
 
     rows: int
     hash: str
-    """XXH3-128 of all rows in the order of their keys, in hexadecimal digits."""
+    """Sum of the XXH3-128 of each row, in hexadecimal digits."""
 
 
 class Counter:
@@ -59,18 +60,18 @@ class Counter:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._hash = xxh3_128()
+        self._sum = 0
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add the next rows."""
         self._rows += len(rows)
-        for row in rows:
-            # The length of each row is in its encoding, so no two lists of rows look the same.
-            self._hash.update(_encode(row))
+        # A sum, since keys with U+0000 have another order in PostgreSQL, which stores them in
+        # another form (REL-55).
+        self._sum += sum(xxh3_128_intdigest(_encode(row)) for row in rows)
 
     def done(self) -> Fingerprint:
         """Return the fingerprint."""
-        return Fingerprint(self._rows, self._hash.hexdigest())
+        return Fingerprint(self._rows, f"{self._sum % _MODULUS:032x}")
 
 
 def batches(end: Readable, table: Table) -> Iterator[Sequence[Row]]:
@@ -174,24 +175,18 @@ def _refuse_wrong_types(table: Table, rows: Sequence[Row], place: str) -> None:
     kinds = [_kind(column) for column in table.columns]
     for row in rows:
         for at, value in enumerate(row):
-            if value is None or (type(value) is kinds[at] and not _has_nul(value)):
+            if value is None or type(value) is kinds[at]:
                 continue
             column = list(table.columns)[at]
             keys = ", ".join(
                 f"{key.name} {_shown(row[list(table.columns).index(key)])}"
                 for key in table.primary_key
             )
-            what = "a text with the character NUL" if isinstance(value, str) else "a value"
             raise StoreDamaged(
-                f"{place}: {table.name}, {keys}: column {column.name} has {what} that PostgreSQL"
-                " cannot keep; nothing was moved",
+                f"{place}: {table.name}, {keys}: column {column.name} has a value of another type,"
+                " which PostgreSQL cannot keep; nothing was moved",
                 hint="end the dialog, or change the object, to which the row belongs",
             )
-
-
-def _has_nul(value: object) -> bool:
-    """Return whether a value is a text with the character NUL."""
-    return isinstance(value, str) and "\0" in value
 
 
 def _kind(column: Column[Any]) -> type:
