@@ -7,7 +7,7 @@
 #                              as many tests wait for another process)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 #   KILLS=25 SEED=1              how often soak-kill kills, and its seed
-#   FAILOVERS=200 SEED=1         how many failovers soak-failover makes, and its seed
+#   FAILOVERS=200 SEED=1         how many failovers soak-failover and soak-patroni make, and the seed
 #   MINUTES=10 RUNS=1 SEED=1 FORM=two|forwarder|activated STREAM=dir
 #                              how long chaos lasts, how often, and what goes through it
 #   FAST_PATHS=on|off          whether messages may take the fast path in sim, soak-sim, model,
@@ -51,7 +51,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-files test fmt lint types imports unit mutants sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill soak-failover chaos report-cluster report-month report-day report-kill
+.PHONY: help demo demo-files test fmt lint types imports unit mutants sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up wheels first-reply deb deb-test image-test set-up-batch set-up-fuzz fuzz soak-netns soak-kill soak-failover soak-patroni chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -94,6 +94,9 @@ soak-kill: set-up ## kills of a daemon, its readers and an activator under load:
 
 soak-failover: set-up ## failovers of daemons and PostgreSQL servers under load: FAILOVERS=200 SEED=1
 	@$(BIN)/python -m tests.kills.failovers --failovers $(FAILOVERS) --seed $(SEED) $(ARGS)
+
+soak-patroni: set-up ## the same where Patroni decides which server is the primary: FAILOVERS=200 SEED=1
+	@$(BIN)/python -m tests.kills.patroni --failovers $(FAILOVERS) --seed $(SEED) $(ARGS)
 
 chaos: set-up ## real traffic under faults, held against the stream: MINUTES=10 RUNS=1 SEED=1 FORM=two
 	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) --engine=$(ENGINE) $(NO_FAST_PATHS) $(ARGS)

@@ -124,20 +124,25 @@ class Pair:
         server.create_database("stores")
         server.query("GRANT pg_read_all_stats TO brokerd")
         self.slots = [server, await asyncio.to_thread(self._standby_of, server)]
-        for number in range(2):
+        for _ in range(2):
             relays = [await self._stack.enter_async_context(ServerRelay(one)) for one in self.slots]
             self.relays.append(relays)
             hosts = ",".join(f"127.0.0.1:{one.port}" for one in relays)
-            url = f"postgresql://brokerd@{hosts}/stores?target_session_attrs=primary"
-            place = ServerPlace(self.folder / f"d{number}", url, store=STORE)
-            place.objects.write_text(OBJECTS)
-            self.places.append(place)
-            if number:
-                place.copy_key(self.places[0])
-            self.daemons.append(self._stack.enter_context(place.running()))
-            if not number:
-                await asyncio.to_thread(place.answers)
+            await self.start_daemon(
+                f"postgresql://brokerd@{hosts}/stores?target_session_attrs=primary"
+            )
         await self.settled()
+
+    async def start_daemon(self, url: str) -> None:
+        """Start a further daemon; the first one has made the master key when this returns."""
+        place = ServerPlace(self.folder / f"d{len(self.places)}", url, store=STORE)
+        place.objects.write_text(OBJECTS)
+        self.places.append(place)
+        if len(self.places) > 1:
+            place.copy_key(self.places[0])
+        self.daemons.append(self._stack.enter_context(place.running()))
+        if len(self.places) == 1:
+            await asyncio.to_thread(place.answers)
 
     @property
     def addresses(self) -> str:
@@ -190,9 +195,13 @@ class Pair:
 
     async def _is_settled(self) -> bool:
         with suppress(OSError, RuntimeError):
-            rows = await asyncio.to_thread(self.slots[self.primary].query, _OWNER)
+            rows = await asyncio.to_thread(self._ask, _OWNER)
             return rows == [("1", "1")] and await self.active() is not None
         return False
+
+    def _ask(self, sql: str) -> list[tuple[str | None, ...]]:
+        """Return what the primary answers; `OSError`: there is none."""
+        return self.slots[self.primary].query(sql)
 
     async def active(self) -> int | None:
         """Return which daemon lets clients in; None = neither does."""
