@@ -116,6 +116,8 @@ def test_after_an_end_with_error_only_that_error_has_to_be_sent(initiator: bool)
     assert failed is not None
     assert (dialog.first_needed(ended), dialog.first_needed(failed)) == (0, 2)
     assert dialog.first_needed(endpoint(initiator=initiator, state=State.CLOSED)) is None
+    struck = endpoint(initiator=initiator, state=State.ERROR, error_code=-1)
+    assert dialog.first_needed(struck) == 0, "it has not ended"
 
 
 @pytest.mark.rule("DLG-T27", "DLG-M3", "PBT-9")
@@ -257,6 +259,7 @@ def test_only_a_target_takes_a_peer_that_is_gone_for_the_acknowledgement_of_its_
     lost = [one for one in done.effects if isinstance(one, dialog.Lose)]
     assert lost == ([dialog.Lose(-8462, "gone")] if initiator else [])
     assert WithdrawOutgoing(is_settled=not initiator) in done.effects
+    assert dialog.Lose(-1, "x") in step(before, dialog.ErrorReceived(-1, "x")).effects
 
 
 @pytest.mark.rule("DLG-T7", "DLG-T6")
@@ -417,9 +420,23 @@ def test_first_acked_tells_the_target_when_it_may_forget() -> None:
         after = step(live, event).endpoint
         assert after is not None
         assert (after.first_acked, after.purge_at) == (True, later(NOW, GUARD))
-        again = dialog.step(after, dialog.AckReceived(said, GUARD), now=LATER).endpoint
-        assert again is not None
-        assert again.purge_at == later(NOW, GUARD)
+        more = fragment(after.receive_sequence, ack=said)
+        repeats: list[dialog.Event] = [dialog.AckReceived(said, GUARD)]
+        repeats += [dialog.FragmentsReceived([more], GUARD)] if state is State.CONVERSING else []
+        for repeat in repeats:
+            again = dialog.step(after, repeat, now=LATER).endpoint
+            assert again is not None
+            assert again.purge_at == later(NOW, GUARD)
+
+
+@pytest.mark.rule("DLP-55")
+def test_an_acknowledgement_without_first_acked_tells_the_target_nothing() -> None:
+    before = endpoint(initiator=False, state=State.CONVERSING)
+    arrived = dialog.FragmentsReceived([fragment(2, ack=ack(1))], GUARD)
+    for event in (arrived, dialog.AckReceived(ack(1), GUARD)):
+        after = step(before, event).endpoint
+        assert after is not None
+        assert (after.first_acked, after.purge_at) == (False, None)
 
 
 @pytest.mark.rule("DLP-55")
