@@ -74,6 +74,7 @@ _SIDE = (
     "undelivered",
     "outcome",
     "began_at",
+    "ended_at",
 )
 
 
@@ -104,11 +105,56 @@ def directions(conversations: DataFrame) -> DataFrame:
     initiator, target = F.col("initiator"), F.col("target")
     first = F.lit(True).alias("from_initiator")
     second = F.lit(False).alias("from_initiator")
-    there = F.struct(first, initiator.alias("sender"), target.alias("receiver"))
-    back = F.struct(second, target.alias("sender"), initiator.alias("receiver"))
+    apart, renamed = _apart(initiator, target), _renamed(initiator, target)
+    there = F.struct(
+        *(first, initiator.alias("sender"), target.alias("receiver")),
+        *(apart.alias("apart"), renamed.alias("renamed")),
+    )
+    back = F.struct(
+        *(second, target.alias("sender"), initiator.alias("receiver")),
+        *(apart.alias("apart"), F.lit(None).cast("string").alias("renamed")),
+    )
     way = F.explode(F.array(there, back)).alias("way")
     both = conversations.select("date", "conversation_id", way)
     return _balanced(both.select("date", "conversation_id", "way.*"))
+
+
+def _apart(initiator: Column, target: Column) -> Column:
+    """Return by how much the clocks of the two instances differ at least, and which is ahead.
+
+    A target begins after its initiator, and before the initiator has ended a dialog of which the
+    target acknowledged something (BI-L19). If it seems otherwise, one clock is ahead of the other.
+    """
+    early = initiator["began_at"] - target["began_at"]
+    late = F.when(
+        initiator["closed"] & (initiator["acknowledged"] > 0),
+        target["began_at"] - F.coalesce(initiator["ended_at"], initiator["at"]),
+    )
+    here, there = initiator["instance"], target["instance"]
+    is_early = early >= F.coalesce(late, early)
+    most = F.when(here != there, F.greatest(early, late))
+    return F.when(
+        most > 0,
+        F.struct(
+            most.alias("most_us"),
+            F.when(is_early, here).otherwise(there).alias("ahead"),
+            F.when(is_early, there).otherwise(here).alias("behind"),
+        ),
+    )
+
+
+def _renamed(initiator: Column, target: Column) -> Column:
+    """Return the names of a service where the two sides of a dialog name it differently (BI-L20).
+
+    Null: the sides agree, or one of them is not in these logs.
+    """
+    here, there = initiator, target
+    of_target = (here["far_service"], here["instance"], there["service"], there["instance"])
+    of_initiator = (here["service"], here["instance"], there["far_service"], there["instance"])
+    form = "%s at %s is %s at %s"
+    return F.when(here["far_service"] != there["service"], F.format_string(form, *of_target)).when(
+        here["service"] != there["far_service"], F.format_string(form, *of_initiator)
+    )
 
 
 def of_days(lines: DataFrame, dates: Sequence[str], halves: DataFrame | None = None) -> DataFrame:
@@ -175,6 +221,29 @@ def books(balanced: DataFrame) -> DataFrame:
         F.sum(F.col("open").cast("long")).alias("open"),
         F.sum("acknowledged").alias("acknowledged"),
         *(F.sum(name).alias(name) for name in _COUNTS),
+        F.max("apart").alias("apart"),
+        F.max("renamed").alias("renamed"),
+        F.count("renamed").alias("renamed_dialogs"),
+    )
+
+
+def sides(booked: DataFrame) -> DataFrame:
+    """Return what the two sides of dialogs contradict each other in, per service pair.
+
+    `most_us`: the least difference of two instances' clocks that explains the times of a dialog, at
+    its largest. `ahead`: the instance whose clock is ahead of that of the instance `behind`.
+    `renamed`: the sides' names of one dialog whose sides name a service differently, and
+    `renamed_dialogs` the number of such dialogs.
+    """
+    return (
+        booked.groupBy("date", *_PAIR)
+        .agg(
+            F.max("apart").alias("apart"),
+            F.max("renamed").alias("renamed"),
+            F.sum("renamed_dialogs").alias("renamed_dialogs"),
+        )
+        .where((F.col("apart.most_us") > 0) | F.col("renamed").isNotNull())
+        .select("date", *_PAIR, "apart.*", "renamed", "renamed_dialogs")
     )
 
 
@@ -211,6 +280,8 @@ def _balanced(ways: DataFrame) -> DataFrame:
         "date",
         "conversation_id",
         "from_initiator",
+        "apart",
+        "renamed",
         F.greatest("sender.at", "receiver.at").alias("at"),
         F.coalesce("sender.service", "receiver.far_service").alias("from_service"),
         F.coalesce("sender.far_service", "receiver.service").alias("to_service"),

@@ -69,7 +69,8 @@ class Boot:
     counts numbers that no segment has, and `spoilt` numbers absent from a segment that has unusable
     lines, which may be theirs. `backwards` counts how often the clock went back. `started_at` is
     None if the log begins later than the boot; `after_crash` is true if the boot before did not
-    stop in an orderly way.
+    stop in an orderly way. `is_reused` is true if two boots of the instance have this id: it has
+    more lines than numbers, or its numbers begin again.
     """
 
     instance: str
@@ -89,6 +90,7 @@ class Boot:
     started_at: int | None
     stopped: bool
     after_crash: bool
+    is_reused: bool = False
 
 
 def files(lines: DataFrame) -> DataFrame:
@@ -140,12 +142,13 @@ def marks(lines: DataFrame) -> DataFrame:
 
 def boots(
     found: Iterable[Stretch],
-    before: Mapping[str, Stretch] | None = None,
+    before: Mapping[tuple[str, str], Stretch] | None = None,
     set_aside: Mapping[str, int] | None = None,
 ) -> list[Boot]:
     """Return the boots of all these segments by instance and time, with their gaps.
 
-    `before`: the last stretch of each boot on an earlier day, which this day's may continue.
+    `before`: the last stretch of each boot on an earlier day, by instance and boot id, which this
+    day's may continue.
     `set_aside`: the number of unusable lines of each segment.
     """
     unusable = set_aside or {}
@@ -160,7 +163,8 @@ def boots(
     for (instance, boot_id), parts in sorted(by_boot.items(), key=_began):
         if any(part.lines for part in parts):
             parts.sort(key=lambda one: (one.first_seq, one.file))
-            boot = _boot(parts, earlier.get(boot_id), unusable, ended.get(instance))
+            last = earlier.get((instance, boot_id))
+            boot = _boot(parts, last, unusable, ended.get(instance))
             ended[instance] = max(ended.get(instance, 0), boot.last_at)
             made.append(boot)
     made.sort(key=lambda boot: (boot.instance, boot.first_at, boot.boot_id))
@@ -231,7 +235,19 @@ def _boot(
         started_at=min(started, default=None),
         stopped=any(part.stopped for part in parts),
         after_crash=any(part.recovered for part in parts),
+        is_reused=_is_reused(parts, before),
     )
+
+
+def _is_reused(parts: list[Stretch], before: Stretch | None) -> bool:
+    """Return whether two boots share these stretches, in order of their numbers (BI-L23)."""
+    numbers, reached = 0, -1
+    for part in parts:
+        numbers += max(part.last_seq - max(part.first_seq, reached + 1) + 1, 0)
+        reached = max(reached, part.last_seq)
+    begins_again = before is not None and parts[0].first_seq <= before.last_seq
+    has_begun = any(part.started_at is not None for part in parts)
+    return sum(part.lines for part in parts) > numbers or (begins_again and has_begun)
 
 
 def _in_order(made: list[Boot]) -> Iterator[Boot]:

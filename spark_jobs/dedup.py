@@ -13,6 +13,10 @@ from pyspark.sql import functions as F
 def distinct_lines(lines: DataFrame, suspects: Collection[str] | None = None) -> DataFrame:
     """Return one line per (boot_id, seq) of a day (BI-L3), the same one in every run.
 
+    Lines of two instances, or of two instants, are never one line: they show a boot id that was
+    used twice (BI-L23).
+
+
     `suspects`: the segments in which a line can occur twice; None means all.
     """
     if suspects is None:
@@ -31,6 +35,6 @@ def repeated_lines(lines: DataFrame) -> DataFrame:
 
 
 def _numbered(lines: DataFrame) -> DataFrame:
-    same = Window.partitionBy("date", "boot_id", "seq")
-    order = same.orderBy("file", "at", "kind", "conversation_id")
+    same = Window.partitionBy("date", "instance", "boot_id", "seq", "at")
+    order = same.orderBy("file", "kind", "conversation_id")
     return lines.withColumn("copy", F.row_number().over(order))

@@ -12,18 +12,24 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 MANIFEST = ".manifest"
+DAY_US = 86_400_000_000
 VERSION = 1
 FAULT_DAMAGED = "damaged"
 FAULT_MANIFEST = "manifest"
 FAULT_VERSION = "version"
 FAULT_DAY = "of another day"
 """The manifest names a day other than that of its directory: the segment was copied or moved."""
+FAULT_TIME = "of another time"
+"""The first line of the segment, by its manifest, is not of its day (BI-L22)."""
 FAULT_TRUNCATED = "truncated"
 """The segment matches its manifest, but cannot be unpacked to its end."""
+
+CLOSING_US = 3_600_000_000
+"""Time after midnight, in microseconds, in which lines that close the day before may be written."""
 
 _CHUNK = 1024 * 1024
 
@@ -73,6 +79,12 @@ def is_date(text: str) -> bool:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
+
+
+def midnight(day: str) -> int:
+    """Return the beginning of a day in UTC microseconds."""
+    began = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
+    return int(began.timestamp()) * 1_000_000
 
 
 def read_day(landing: Path, day: str) -> Day:
@@ -140,6 +152,9 @@ def _read(path: Path, day: str) -> Segment | Unusable:
             return Unusable(day, name, FAULT_VERSION)
         if said["day"] != day:
             return Unusable(day, name, FAULT_DAY)
+        begins = midnight(day)
+        if not begins <= said["first_at"] < begins + DAY_US + CLOSING_US:
+            return Unusable(day, name, FAULT_TIME)
         segment = Segment(
             date=day,
             name=name,

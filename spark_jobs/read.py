@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.schema import COMMON, CORRUPT, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
+from spark_jobs.schema import COMMON, CORRUPT, COUNTS, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
 
 SEALED = "*.jsonl"
 PACKED = "*.jsonl.gz"
@@ -22,6 +22,8 @@ FAULT_CORRUPT = "corrupt"
 FAULT_VERSION = "version"
 FAULT_INCOMPLETE = "incomplete"
 FAULT_TIME = "time"
+FAULT_NEGATIVE = "negative"
+"""A count is below zero (BI-L21)."""
 
 NO_DATE = ""
 """The date given to lines that are reported together, whatever their days."""
@@ -42,11 +44,17 @@ def sealed_segments(source: Path) -> list[Path]:
     return sorted(path for path in found if not _hidden(path.relative_to(source)))
 
 
-def read_lines(spark: SparkSession, source: Path) -> DataFrame:
+def read_lines(
+    spark: SparkSession, source: Path, segments: Sequence[Path] | None = None
+) -> DataFrame:
     """Read all lines below `source`: the columns of `LINE`, `date`, `file`, `row` and `fault`.
 
-    The caller must cache the result: Spark refuses a plan that needs only the corrupt text.
+    `segments`: those to read; None means all. The caller must cache the result: Spark refuses a
+    plan that needs only the corrupt text.
     """
+    if segments is not None:
+        raw = _reader(spark).json([_escaped(path) for path in segments])
+        return with_fault(_placed(raw, F.lit(NO_DATE)))
     raw = (
         _reader(spark)
         .option("recursiveFileLookup", "true")
@@ -92,6 +100,7 @@ def with_fault(lines: DataFrame) -> DataFrame:
         .when(F.col(CORRUPT).isNotNull(), FAULT_CORRUPT)
         .when(_incomplete(), FAULT_INCOMPLETE)
         .when(~F.col("at").between(EARLIEST_US, LATEST_US), FAULT_TIME)
+        .when(_negative(), FAULT_NEGATIVE)
     )
     return lines.withColumn("fault", fault)
 
@@ -125,6 +134,18 @@ def _incomplete() -> Column:
     ]
     unknown_kind = ~F.col("kind").isin(*sorted(REQUIRED))
     return reduce(lambda one, other: one | other, [*kinds, *scopes, unknown_kind], common)
+
+
+def _negative() -> Column:
+    """Return whether a count of the line is below zero; false for a line without counts."""
+    maps = [F.exists(F.map_values(name), lambda one: one < 0) for name in ("counters", "groups")]
+    histograms = F.exists(
+        F.map_values("histograms"),
+        lambda buckets: F.exists(F.map_values(buckets), lambda one: one < 0),
+    )
+    numbers = [F.col(name) < 0 for name in COUNTS]
+    found = (F.coalesce(one, F.lit(False)) for one in (*maps, histograms, *numbers))
+    return reduce(lambda one, other: one | other, found)
 
 
 def _any_null(fields: Iterable[str]) -> Column:

@@ -107,6 +107,9 @@ REQUIRED = {
 }
 """Fields that a line of each kind must have, in addition to `COMMON`."""
 
+COUNTS = ("seq", "sent", "acknowledged", "received", "discarded_unread", "undelivered")
+"""Fields that are never below zero."""
+
 COMMON = ("v", "kind", "instance", "boot_id", "seq", "at")
 """Fields that every line must have."""
 

@@ -6,15 +6,15 @@ Reads:  `Data`.      Never: reports slowness, new failures, or growth of dialogs
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report.baseline import slow
-from spark_jobs.report.data import DAY_US, Data, Gauge
+from spark_jobs.report.data import Data, Gauge
 from spark_jobs.report.failed import failed
 from spark_jobs.report.slo import DAYS as BUDGET_DAYS
 from spark_jobs.report.slo import Burn, levels
+from spark_jobs.report.standing import Hours, by_subject, last_of, most_of, queues
 from spark_jobs.report.status import Point, Status, pasted
 from spark_jobs.report.words import counted, day_and_time, duration, hours_of, number, signed
 
@@ -28,26 +28,15 @@ LEAST_GROWTH = 20.0
 DISK_DAYS = 7.0
 CERTIFICATE_DAYS = 14.0
 DAY_HOURS = 24
+CERTIFICATES = {
+    "own_certificate_days": ("{instance}", "brokerd certificate renew"),
+    "peer_certificate_days": ("a peer or a client of {instance}", "brokerd certificate ls"),
+}
+"""Gauges of the days until a certificate expires: whose it is, and a command."""
+
 COVERED = 0.99
 CLOCK_TOLERANCE_S = 300.0
 """The largest difference of two clocks that is no concern (Numbers: clock tolerance)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a queue at the end of the day."""
-
-    instance: str
-    broker: str
-    name: str
-    verdict: str
-    """`OK`, `WARN`, `STALLED` or `STOPPED`."""
-    waiting: int
-    parked: int
-    oldest_s: float
-    worst_oldest_s: float
-    since: int | None
-    """The hour since which a stalled queue has received nothing; None: not stalled, or unknown."""
 
 
 def alerts(data: Data) -> Iterator[Point]:
@@ -60,49 +49,6 @@ def alerts(data: Data) -> Iterator[Point]:
     yield from _growing(data)
     yield from _ending(data)
     yield from _burning(data)
-
-
-def queues(data: Data) -> list[Standing]:
-    """Return the state of every queue in the last hour that has a line, the worst first (A5)."""
-    received: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for counter in data.counters:
-        if counter.scope == "queue" and counter.counter == "received":
-            received[counter.instance, counter.broker, counter.name].add(counter.hour_at)
-    found = []
-    for (instance, broker, scope, name), hours in _by_subject(data).items():
-        if scope == "queue":
-            taken = received[instance, broker, name]
-            found.append(_standing((instance, broker, name), hours, taken))
-    return sorted(found, key=lambda one: (_RANK[one.verdict], one.instance, one.broker, one.name))
-
-
-_RANK = {"STOPPED": 0, "STALLED": 1, "WARN": 2, "OK": 3}
-_OLD_S = 3600.0
-_Hours = dict[int, dict[str, Gauge]]
-
-
-def _standing(subject: tuple[str, str, str], hours: _Hours, taken: set[int]) -> Standing:
-    last = max(hours)
-    now = hours[last]
-    ready, oldest = _last(now, "ready"), _last(now, "oldest_s")
-    still = [hour for hour in hours if hour > max(taken, default=0)]
-    stalled = ready > 0 and last not in taken and last - HOUR_US not in taken
-    verdict = "OK"
-    if _last(now, "off"):
-        verdict = "STOPPED"
-    elif stalled:
-        verdict = "STALLED"
-    elif ready > 0 and oldest > _OLD_S:
-        verdict = "WARN"
-    return Standing(
-        *subject,
-        verdict=verdict,
-        waiting=round(ready),
-        parked=round(_last(now, "parked")),
-        oldest_s=oldest,
-        worst_oldest_s=max(_most(one, "oldest_s") for one in hours.values()),
-        since=min(still) if stalled and still else None,
-    )
 
 
 def _stuck(data: Data) -> Iterator[Point]:
@@ -140,8 +86,8 @@ def _shut(data: Data) -> Iterator[Point]:
     at_the_end = {
         (one.instance, one.broker, one.name) for one in queues(data) if one.verdict == "STOPPED"
     }
-    for (instance, broker, scope, name), hours in sorted(_by_subject(data).items()):
-        last = hours[max(hours)]
+    for (instance, broker, scope, name), hours in sorted(by_subject(data).items()):
+        now = hours[max(hours)]
         is_off = (instance, broker, name) in at_the_end
         if scope == "queue" and not is_off and (off := _hours_with(hours, "off")):
             yield Point(
@@ -151,7 +97,7 @@ def _shut(data: Data) -> Iterator[Point]:
                 pasted("brokerd", "queue", "show", name, "--broker", broker),
             )
         if scope == "queue" and (full := _hours_with(hours, "full")):
-            is_now = bool(_last(last, "full"))
+            is_now = bool(last_of(now, "full"))
             yield Point(
                 Status.ACT if is_now else Status.LOOK,
                 f"Queue {name} at {instance} {'is' if is_now else 'was'} full, from {full}: it "
@@ -160,7 +106,7 @@ def _shut(data: Data) -> Iterator[Point]:
                 pasted("brokerd", "queue", "show", name, "--broker", broker),
             )
         if scope == "instance" and (full := _hours_with(hours, "store_full")):
-            is_now = bool(_last(last, "store_full"))
+            is_now = bool(last_of(now, "store_full"))
             yield Point(
                 Status.ACT if is_now else Status.LOOK,
                 f"The disk of {instance} {'is' if is_now else 'was'} full, from {full}: broker "
@@ -170,17 +116,18 @@ def _shut(data: Data) -> Iterator[Point]:
             )
 
 
-def _hours_with(hours: _Hours, gauge: str) -> str:
+def _hours_with(hours: Hours, gauge: str) -> str:
     """Return the hours in which a gauge was not zero, as text; "" = none."""
-    found = [at for at, gauges in sorted(hours.items()) if _most(gauges, gauge)]
+    found = [at for at, gauges in sorted(hours.items()) if most_of(gauges, gauge)]
     return hours_of([at // HOUR_US % 24 for at in found]) if found else ""
 
 
 def _clocks(data: Data) -> Iterator[Point]:
-    for (instance, _, scope, name), hours in sorted(_by_subject(data).items()):
+    told: set[str] = set()
+    for (instance, _, scope, name), hours in sorted(by_subject(data).items()):
         at = max(hours)
         jump = hours[at].get("clock_jump_s")
-        if scope == "instance" and jump is not None and _last(hours[at], "clock_jump_s"):
+        if scope == "instance" and jump is not None and last_of(hours[at], "clock_jump_s"):
             yield Point(
                 Status.LOOK,
                 f"The clock of the machine of {instance} has jumped by {signed(jump.last)}.",
@@ -191,10 +138,33 @@ def _clocks(data: Data) -> Iterator[Point]:
         if not ahead:
             continue
         newest = max(ahead, key=lambda one: one.last_at)
-        if abs(newest.last) > CLOCK_TOLERANCE_S:
+        worst = max(ahead, key=lambda one: abs(one.last))
+        if abs(worst.last) > CLOCK_TOLERANCE_S:
+            is_now = abs(newest.last) > CLOCK_TOLERANCE_S
+            told.add(instance)
             yield Point(
                 Status.LOOK,
-                f"The clock of {name} differs from that of {instance} by {signed(newest.last)}.",
+                f"The clock of {name} {'differs' if is_now else 'differed'} from that of "
+                f"{instance} by {signed((newest if is_now else worst).last)}.",
+                "Compare both with a clock that is right, and set the one that is wrong.",
+                "date -u",
+            )
+    yield from _clocks_of_dialogs(data, told)
+
+
+def _clocks_of_dialogs(data: Data, told: set[str]) -> Iterator[Point]:
+    """Yield clocks that differ by the times of dialogs, if their instances do not say so."""
+    most: dict[tuple[str, str], int] = {}
+    for one in data.sides:
+        if one.most_us is not None and one.ahead is not None and one.behind is not None:
+            pair = one.ahead, one.behind
+            most[pair] = max(most.get(pair, 0), one.most_us)
+    for (ahead, behind), us in sorted(most.items()):
+        if us > CLOCK_TOLERANCE_S * 1e6 and not told & {ahead, behind}:
+            yield Point(
+                Status.LOOK,
+                f"By the times of dialogs the clock of {ahead} is {duration(us)} or more ahead of "
+                f"that of {behind}: hours may be off.",
                 "Compare both with a clock that is right, and set the one that is wrong.",
                 "date -u",
             )
@@ -255,15 +225,18 @@ def _ending(data: Data) -> Iterator[Point]:
                 "brokerd status",
             )
     for gauge in data.nights:
-        if gauge.date == data.date and gauge.gauge == "certificate_expires_at":
-            left = (gauge.last * 1e6 - data.last_at) / DAY_US
-            if left < CERTIFICATE_DAYS:
-                yield Point(
-                    Status.ACT,
-                    f"A certificate of {gauge.instance} ({gauge.name or 'endpoint'}) expires in "
-                    f"{left:.0f} days.",
-                    "Put a new one in its place before then.",
-                )
+        if gauge.date != data.date or gauge.gauge not in CERTIFICATES:
+            continue
+        left = gauge.last
+        if left < CERTIFICATE_DAYS:
+            whose, command = CERTIFICATES[gauge.gauge]
+            expires = f"expires in {left:.0f} days" if left > 0 else "has expired"
+            yield Point(
+                Status.ACT,
+                f"A certificate of {whose.format(instance=gauge.instance)} {expires}.",
+                "Put a new one in its place, here and at its peers.",
+                command,
+            )
 
 
 def _burning(data: Data) -> Iterator[Point]:
@@ -313,7 +286,7 @@ def _window(burn: Burn) -> str:
 def disk_days(data: Data) -> dict[str, float]:
     """Return the days until the disk of each instance is full, at the rate of the last week.
 
-    Leave out instances whose disks do not fill, or that have too few nights to tell.
+    Leave out instances whose disks do not fill, that have too few nights to tell, or none now.
     """
     free: dict[str, dict[str, float]] = defaultdict(dict)
     for gauge in data.nights:
@@ -323,7 +296,7 @@ def disk_days(data: Data) -> dict[str, float]:
     for instance, by_night in free.items():
         nights = sorted(by_night)[-8:]
         used = by_night[nights[0]] - by_night[nights[-1]]
-        if len(nights) > NIGHTS and used > 0:
+        if len(nights) > NIGHTS and used > 0 and nights[-1] == data.date:
             found[instance] = by_night[nights[-1]] / (used / (len(nights) - 1))
     return found
 
@@ -337,22 +310,3 @@ def _night(data: Data, back: int) -> dict[tuple[str, str, str, str], Gauge]:
         for one in data.nights
         if one.date == dates[-1 - back]
     }
-
-
-def _by_subject(data: Data) -> dict[tuple[str, str, str, str], _Hours]:
-    found: dict[tuple[str, str, str, str], _Hours] = defaultdict(lambda: defaultdict(dict))
-    for one in data.gauges:
-        found[one.instance, one.broker, one.scope, one.name][one.hour_at][one.gauge] = one
-    return found
-
-
-def _last(gauges: dict[str, Gauge], name: str) -> float:
-    """Return the last value of a gauge in the hour, zero if later lines leave the gauge out."""
-    gauge = gauges.get(name)
-    newest = max(one.last_at for one in gauges.values())
-    return gauge.last if gauge is not None and gauge.last_at == newest else 0.0
-
-
-def _most(gauges: dict[str, Gauge], name: str) -> float:
-    gauge = gauges.get(name)
-    return gauge.most if gauge is not None else 0.0

@@ -21,13 +21,19 @@ LEAST_COUNT = 20
 HOURS = 3
 """Number of hours in a row out of the band from which a subject is reported."""
 
+FAR = 10.0
+LEAST_FAR_US = 100_000
+"""One hour alone is reported if it takes `FAR` times as long as the slowest of this hour and its
+neighbours before, and more than `LEAST_FAR_US` microseconds. The neighbours count because what
+people start comes an hour earlier or later where clocks are set forward or back (BI-L17)."""
+
 MEASURES = ("wait_us", "wire_us", "outbox_us", "handler_us")
 Subject = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A subject that was out of its band for hours in a row."""
+    """A subject that was out of its band for hours in a row, or far out of it for one."""
 
     instance: str
     broker: str
@@ -42,8 +48,12 @@ class Slow:
 
 
 def slow(data: Data) -> list[Slow]:
-    """Return the subjects out of their band for `HOURS` hours in a row, the worst first."""
+    """Return the subjects out of their band for `HOURS` hours in a row, or far out of it for one.
+
+    The worst come first (BI-L18).
+    """
     usual = _bands(data.baseline)
+    far: set[Subject] = set()
     out: dict[Subject, dict[int, tuple[int, int]]] = defaultdict(dict)
     for line in data.latency:
         hour = _hour(line)
@@ -52,7 +62,14 @@ def slow(data: Data) -> list[Slow]:
             continue
         if line.p95_us > max(known * FACTOR, LEAST_US):
             out[_subject(line)][hour] = (line.p95_us, known)
-    found = [_slow(subject, hours) for subject, hours in out.items() if _in_a_row(hours)]
+            around = (usual.get((_subject(line), (hour + one) % 24), 0) for one in (-1, 0, 1))
+            if line.p95_us > max(max(around) * FAR, LEAST_FAR_US):
+                far.add(_subject(line))
+    found = [
+        _slow(subject, hours)
+        for subject, hours in out.items()
+        if subject in far or _in_a_row(hours)
+    ]
     return sorted(found, key=lambda one: (-one.worst_us / one.usual_us, one.name, one.measure))
 
 

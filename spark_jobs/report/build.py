@@ -76,10 +76,11 @@ def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
     """Make one report of all segments below `source` in `output`, an existing directory."""
     with tempfile.TemporaryDirectory(prefix=ASIDE, dir=output) as name:
         aside = Path(name)
-        frames, step_us = _read_directory(spark, source, slo.read(output / slo.FILE), say)
+        objectives = slo.read(output / slo.FILE)
+        frames, step_us, torn = _read_directory(spark, source, objectives, say)
         say("balancing both sides of every dialog, merging histograms")
         made = aggregates(frames)
-        data = collect(frames, made, [NO_DATE], step_us=step_us)
+        data = collect(frames, made, [NO_DATE], step_us=step_us, unusable={NO_DATE: torn})
         verdicts = _write(made, data, {NO_DATE: output}, aside, say)
     return verdicts[NO_DATE]
 
@@ -260,12 +261,27 @@ def _publish(aside: Path, output: Path, step: Step) -> None:
 
 def _read_directory(
     spark: SparkSession, source: Path, objectives: Sequence[Objective], say: Say
-) -> tuple[Frames, int]:
+) -> tuple[Frames, int, list[SetAside]]:
     """Read the tables of all segments below `source` as if they were of one day.
 
-    Return them with the width of a step in microseconds.
+    Return them with the width of a step in microseconds, and the segments that are left out because
+    they cannot be unpacked to their end (BI-L27).
     """
     lines = read_lines(spark, source).cache()
+    torn: list[SetAside] = []
+    try:
+        lines.count()
+    except Exception:
+        # A torn segment fails the whole job; only then is it worth reading each one for it.
+        segments = sealed_segments(source)
+        whole = [path for path in segments if path.suffix != ".gz" or landing.unpacks(path)]
+        if len(whole) == len(segments):
+            raise
+        torn = [SetAside(one.name, landing.FAULT_TRUNCATED) for one in segments if one not in whole]
+        say(f"{len(torn)} segments cannot be unpacked to their end and are left out")
+        if not whole:
+            raise NoReportError("none of the segments can be unpacked to its end") from None
+        lines = read_lines(spark, source, whole).cache()
     files = coverage.files(lines.where(F.col("fault").isNotNull())).cache()
     good = usable(lines)
     once = distinct_lines(good).cache()
@@ -297,6 +313,7 @@ def _read_directory(
             kept=hourly.kept(tables[daily.HISTOGRAMS], objectives) if objectives else None,
         ),
         step_us,
+        torn,
     )
 
 
@@ -307,7 +324,7 @@ def _read_lake(
     history = sorted({one for date in dates for one in history_of(date)})
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
-    spans[daily.COUNTERS] = alike
+    spans[daily.COUNTERS] = sorted({*alike, *(days_before(date, 1) for date in dates)})
     dialogs = lake.frame(spark, DIALOGS, history, DIALOG_SCHEMA)
     there = {*lake.dates()} & {*history}
     is_first = not any(date < max(dates) for date in there)

@@ -39,8 +39,10 @@ from spark_jobs.report.data import (
     Pair,
     Past,
     Rate,
+    Seen,
     Segment,
     SetAside,
+    Sides,
     values,
 )
 
@@ -49,9 +51,15 @@ MARKS_SHOWN = 200
 PLACES_SHOWN = 100
 """Maximum number of unusable lines that the page lists with their place; the lake has more."""
 
+SEEN_DAYS = 7
+"""Days for which an instance that writes nothing more is named."""
+
 HISTORY_DAYS = 30
 WEEKS = 4
-NIGHTLY = ("disk_free_bytes", "store_bytes", "wal_bytes", "parked", "certificate_expires_at")
+NIGHTLY = (
+    *("disk_free_bytes", "store_bytes", "wal_bytes", "parked"),
+    *("own_certificate_days", "peer_certificate_days"),
+)
 """Gauges that are compared from night to night, in addition to those of dialog endpoints."""
 
 Row = dict[str, Any]
@@ -82,6 +90,8 @@ class Aggregates:
 
     conservation: DataFrame
     findings: DataFrame
+    sides: DataFrame
+    """Contradictions of the two sides of dialogs; not written beside the page."""
     latency: DataFrame
     throughput: DataFrame
 
@@ -111,6 +121,7 @@ def aggregates(frames: Frames) -> Aggregates:
     return Aggregates(
         conservation=conservation.pairs(booked).cache(),
         findings=conservation.findings(booked),
+        sides=conservation.sides(booked),
         latency=percentiles(frames.tables[daily.HISTOGRAMS]).cache(),
         throughput=frames.tables[daily.STEPS].cache(),
     )
@@ -134,6 +145,7 @@ def collect(
             "stretches": frames.stretches,
             "pairs": made.conservation,
             "findings": made.findings,
+            "sides": made.sides,
             "percentiles": made.latency,
             "rates": made.throughput.where(wanted),
             "files": frames.files.where(wanted),
@@ -141,6 +153,7 @@ def collect(
             "gauges": tables[daily.GAUGES].where(wanted),
             "nights": _last_of_day(tables[daily.GAUGES]),
             "counters": tables[daily.COUNTERS].where(wanted),
+            "enqueued": _enqueued(tables[daily.COUNTERS]),
             "activation": tables[daily.ACTIVATION].where(wanted),
             "failures": tables[daily.FAILURES],
             "changes": tables[daily.CHANGES].where(wanted),
@@ -173,6 +186,7 @@ def collect(
             ],
             pairs=tuple(_pair(row) for row in _sorted(rows["pairs"].get(date, []), _PAIR)),
             findings=_findings(rows["findings"].get(date, [])),
+            sides=_values(Sides, rows["sides"].get(date, []), _PAIR),
             findings_in_all=len(rows["findings"].get(date, [])),
             latency=_values(Latency, percentile.get(date, []), _LATENCY),
             rates=_values(Rate, rows["rates"].get(date, []), (*_SUBJECT, "counter", "step_at")),
@@ -219,6 +233,17 @@ def collect(
             past=tuple(_past(rows, one) for one in sorted(alike)),
             hours=_hours(rows, date),
             hours_before=tuple(hour for one in sorted(alike) for hour in _hours(rows, one)),
+            enqueued_before=tuple(
+                _values(Counter, rows["enqueued"].get(one, []), (*_SUBJECT, "hour_at"))
+                for one in sorted(alike) or earlier[-1:]
+                if not date or one in alike or one == days_before(date, 1)
+            ),
+            seen=_seen(
+                row
+                for one in earlier
+                if one >= days_before(date, SEEN_DAYS)
+                for row in stretches[one]
+            ),
         )
     return found
 
@@ -273,6 +298,10 @@ def _last_of_day(gauges: DataFrame) -> DataFrame:
     return latest.select(*keys, "most", "said.hour_at", "said.last", "said.last_at")
 
 
+def _enqueued(counters: DataFrame) -> DataFrame:
+    return counters.where((F.col("scope") == "queue") & (F.col("counter") == "enqueued"))
+
+
 def _spread(histograms: DataFrame) -> DataFrame:
     waits = histograms.where((F.col("measure") == "wait_us") & (F.col("span") == SPAN_ALL))
     return waits.groupBy("date", "bucket").agg(F.sum("count").alias("count"))
@@ -287,17 +316,31 @@ def _summed(rows: Iterable[Row]) -> tuple[tuple[int, int], ...]:
 
 def _boots(today: list[Row], earlier: list[list[Row]], files: list[Row]) -> list[coverage.Boot]:
     """Return the boots of a day; one that ran on earlier days continues its last stretch."""
-    before: dict[str, Stretch] = {}
+    before: dict[tuple[str, str], Stretch] = {}
     for rows in earlier:
         for row in rows:
             one = Stretch(**row)
-            known = before.get(one.boot_id)
+            boot = one.instance, one.boot_id
+            known = before.get(boot)
             if one.lines and (known is None or one.last_seq > known.last_seq):
-                before[one.boot_id] = one
+                before[boot] = one
     set_aside: dict[str, int] = defaultdict(int)
     for row in files:
         set_aside[row["file"]] += row["lines"]
     return coverage.boots((Stretch(**row) for row in today), before, set_aside)
+
+
+def _seen(earlier: Iterable[Row]) -> tuple[Seen, ...]:
+    """Return the last line of each instance on these days."""
+    last: dict[str, Row] = {}
+    for row in earlier:
+        if row["lines"]:
+            known = last.get(row["instance"])
+            if known is None or row["most_at"] > known["most_at"]:
+                last[row["instance"]] = row
+    return tuple(
+        Seen(name, row["most_at"], stopped=row["stopped"]) for name, row in sorted(last.items())
+    )
 
 
 def _segments(stretches: list[Row], files: list[Row]) -> tuple[Segment, ...]:

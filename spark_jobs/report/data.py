@@ -74,6 +74,20 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Sides:
+    """Contradictions of the two sides of dialogs of a service pair; see `conservation.sides`."""
+
+    from_service: str
+    to_service: str
+    contract: str
+    most_us: int | None
+    ahead: str | None
+    behind: str | None
+    renamed: str | None
+    renamed_dialogs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Latency:
     """Percentiles of one histogram over one span; see `latency.latency`."""
 
@@ -287,6 +301,16 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """The last line of an instance on the days before."""
+
+    instance: str
+    last_at: int
+    stopped: bool
+    """Whether the instance stopped in order after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Data:
     """All values of a report."""
 
@@ -331,6 +355,12 @@ class Data:
     """The hours of the same weekday of the last four weeks."""
     kept: tuple[Kept, ...] = ()
     """The service levels, with what was kept of each in the last 30 days."""
+    sides: tuple[Sides, ...] = ()
+    enqueued_before: tuple[tuple[Counter, ...], ...] = ()
+    """Messages enqueued by the hour, a tuple for each same weekday of the last four weeks; if the
+    lake has none of these days, for the day before."""
+    seen: tuple[Seen, ...] = ()
+    """Instances with a line on one of the last days before this one."""
     made: Made = NOTHING
     """The input of the page, and the reasons for which it was made again."""
 

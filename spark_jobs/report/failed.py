@@ -54,7 +54,7 @@ _Key = tuple[str, str, str, str, str]
 
 
 def failed(data: Data) -> Iterator[Point]:
-    """Yield the failures that count (REL-65, BI-L10 to BI-L12)."""
+    """Yield the failures that count (REL-65, BI-L10, BI-L11)."""
     received = _received(data)
     usual = _usual(data)
     struck: set[tuple[str, str, str]] = set()

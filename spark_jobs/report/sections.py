@@ -12,13 +12,14 @@ from markupsafe import Markup
 
 from spark_jobs.latency import HOUR_US, SPAN_HOUR
 from spark_jobs.report import drawings, figures, usual, words
-from spark_jobs.report.alerts import Standing, disk_days, queues
+from spark_jobs.report.alerts import CERTIFICATES, disk_days
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
 from spark_jobs.report.drawings import Picture
 from spark_jobs.report.groups import Skew, kept, skew, tells_groups
 from spark_jobs.report.moves import moves
 from spark_jobs.report.slo import levels
+from spark_jobs.report.standing import Standing, queues
 from spark_jobs.report.trends import disks, trends
 
 SHOWN = 20
@@ -102,7 +103,7 @@ def context(data: Data) -> Mapping[str, object]:
         "grown": _grown(data),
         "has_nights": len({one.date for one in data.nights}) >= LEAST_NIGHTS,
         "disk_days": _disk_days(data),
-        "has_certificates": any(one.gauge == "certificate_expires_at" for one in data.nights),
+        "has_certificates": any(one.gauge in CERTIFICATES for one in data.nights),
         "open_dialogs": _open_dialogs(data),
         "flows": _flows(data),
         "kept": kept(data),

@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 from spark_jobs.latency import SPAN_STEP
 from spark_jobs.report.again import as_said
-from spark_jobs.report.alerts import disk_days, queues
+from spark_jobs.report.alerts import disk_days
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import Data
 from spark_jobs.report.groups import kept, skew
 from spark_jobs.report.moves import moves
 from spark_jobs.report.sections import peers
 from spark_jobs.report.slo import Level, levels
+from spark_jobs.report.standing import queues
 from spark_jobs.report.trends import disks
 from spark_jobs.report.verdict import Verdict
 

@@ -1,19 +1,29 @@
 """Verdict: fine, look or act, with one sentence and advice about each point. Pure.
 
-Reads:  `Data`.      Calls: `alerts`.
+Reads:  `Data`.      Calls: `alerts`, `away`, `traffic`, `storms`.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spark_jobs.conservation import FINDING_DOUBLED, FINDING_LOST
 from spark_jobs.coverage import Gap
 from spark_jobs.landing import FAULT_DAY
 from spark_jobs.latency import HOUR_US
-from spark_jobs.read import FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME, FAULT_VERSION
+from spark_jobs.read import (
+    FAULT_CORRUPT,
+    FAULT_INCOMPLETE,
+    FAULT_NEGATIVE,
+    FAULT_TIME,
+    FAULT_VERSION,
+)
 from spark_jobs.report.alerts import COVERED, alerts
+from spark_jobs.report.away import away
 from spark_jobs.report.data import DAY_US, Data
-from spark_jobs.report.status import Point, Status
+from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.storms import storms
+from spark_jobs.report.traffic import traffic
 from spark_jobs.report.words import counted, hours_of, time_of_day
 
 
@@ -27,8 +37,8 @@ class Verdict:
 
 
 def judge(data: Data) -> Verdict:
-    """Evaluate conservation first, coverage second, alerts last (REL-31, BI-L1 to BI-L3)."""
-    found = (*_books(data), *_logs(data), *alerts(data))
+    """Evaluate conservation first, coverage second, alerts last (REL-31, REL-65)."""
+    found = (*_books(data), *_logs(data), *away(data), *traffic(data), *storms(data), *alerts(data))
     points = tuple(sorted(found, key=lambda point: -point.status))
     status = max((point.status for point in points), default=Status.FINE)
     return Verdict(status, _sentence(data, status, points), points)
@@ -64,6 +74,7 @@ def _books(data: Data) -> Iterator[Point]:
             Status.ACT,
             f"{_are(unaccounted, 'message')} unaccounted for.",
             "Keep both stores as they are, and compare them with the dialogs listed below.",
+            _show(data, FINDING_LOST),
         )
     doubled = sum(pair.doubled for pair in data.pairs)
     if doubled:
@@ -71,6 +82,7 @@ def _books(data: Data) -> Iterator[Point]:
             Status.ACT,
             f"{counted(doubled, 'message')} arrived more often than sent.",
             "Look for a store that was copied or restored and is in use twice.",
+            _show(data, FINDING_DOUBLED),
         )
     elsewhere = sum(pair.elsewhere for pair in data.pairs)
     if elsewhere:
@@ -79,6 +91,7 @@ def _books(data: Data) -> Iterator[Point]:
             f"{counted(elsewhere, 'message')} cannot be judged, for the other side is not in "
             "these logs.",
             "Give the report the metrics logs of both instances.",
+            "brokerd ship LANDING",
         )
     undelivered = sum(pair.undelivered for pair in data.pairs)
     if undelivered:
@@ -86,12 +99,34 @@ def _books(data: Data) -> Iterator[Point]:
             Status.LOOK,
             f"{_were(undelivered, 'message')} withdrawn before delivery, because the dialog ended.",
             "See the outcomes in the table of service pairs.",
+            "brokerd dialog ls",
         )
+    yield from _renamed(data)
     if not data.pairs:
         yield Point(
             Status.LOOK,
             "There is no line about a dialog in these logs.",
             "On a day with traffic, check that this is the metrics directory of the daemon.",
+            "brokerd status",
+        )
+
+
+def _show(data: Data, finding: str) -> str:
+    """Return a command about the first dialog with this finding."""
+    ids = [one.conversation_id for one in data.findings if one.finding == finding]
+    return pasted("brokerd", "dialog", "show", ids[0]) if ids else "brokerd doctor"
+
+
+def _renamed(data: Data) -> Iterator[Point]:
+    renamed = [one for one in data.sides if one.renamed is not None]
+    if renamed:
+        first = renamed[0]
+        yield Point(
+            Status.LOOK,
+            f"{counted(sum(one.renamed_dialogs for one in renamed), 'dialog')} had two names of "
+            f"one service: {first.renamed}.",
+            "Find out which side was renamed or is declared wrongly; the books have both names.",
+            pasted("brokerd", "doctor", first.from_service, first.to_service),
         )
 
 
@@ -103,6 +138,7 @@ def _logs(data: Data) -> Iterator[Point]:
             Status.LOOK,
             f"{counted(corrupt, 'line')} could not be used: totals are at least these.",
             "Look at the lines quoted under Coverage, and at the disk they were on.",
+            "dmesg --level err",
         )
     other = data.faulty(FAULT_VERSION)
     if other:
@@ -110,7 +146,18 @@ def _logs(data: Data) -> Iterator[Point]:
             Status.LOOK,
             f"{_were(other, 'line')} written in a version of the log that this report cannot read.",
             "Run the report of the newest brokerd among the instances.",
+            "brokerd --version",
         )
+    negative = data.faulty(FAULT_NEGATIVE)
+    if negative:
+        yield Point(
+            Status.LOOK,
+            f"{_were(negative, 'line')} set aside because of negative counts: totals are at least "
+            "these.",
+            "Look at the lines quoted under Coverage: a daemon never writes such counts.",
+            "brokerd status",
+        )
+    yield from _reused(data)
     yield from _whole_segments(data)
     repeated = sum(boot.repeated for boot in data.boots)
     if repeated:
@@ -125,6 +172,24 @@ def _logs(data: Data) -> Iterator[Point]:
             Status.LOOK,
             f"A clock went back {counted(backwards, 'time')}: hours may be off.",
             "Check time synchronisation on the machines named under Coverage.",
+            "date -u",
+        )
+
+
+def _reused(data: Data) -> Iterator[Point]:
+    """Yield boots with one id: two starts, or two instances, as after a copy of a machine."""
+    instances: dict[str, set[str]] = defaultdict(set)
+    for boot in data.boots:
+        instances[boot.boot_id].add(boot.instance)
+    shared = {names for every in instances.values() if len(every) > 1 for names in every}
+    shared |= {boot.instance for boot in data.boots if boot.is_reused}
+    if shared:
+        yield Point(
+            Status.LOOK,
+            f"Several boots have one boot id at {', '.join(sorted(shared))}: missing lines cannot "
+            "be noticed.",
+            "See whether a machine was copied, or set back to an earlier state, with its daemon.",
+            "brokerd status",
         )
 
 
@@ -135,7 +200,7 @@ def _whole_segments(data: Data) -> Iterator[Point]:
             Status.LOOK,
             f"{_were(len(data.unusable), 'segment')} set aside whole: {named}.",
             "Ship them again from where they were written; then run the report again. One that is "
-            f"{FAULT_DAY} is a copy, or was moved: remove it there.",
+            f"{FAULT_DAY}, or of another time, is a copy, or was moved: remove it there.",
             "brokerd ship LANDING",
         )
 
@@ -157,7 +222,7 @@ def _gaps(data: Data) -> Iterator[Point]:
         f"{_are(missing, 'line')} missing from the logs{': ' if named else ''}{named}. "
         f"Totals are at least these{'' if covered >= COVERED else f' ({covered:.1%} covered)'}.",
         "Ship the segments named under Coverage and run the report again.",
-        "brokerd ship LANDING" if data.date else "",
+        "brokerd ship LANDING",
     )
 
 

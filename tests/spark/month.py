@@ -174,9 +174,10 @@ class Fault:
     land: Callable[[Path], None] | None = None
     """Spoils what has landed of the day, in its directory."""
     days: int = 1
+    rest: int = 0
+    """Days after it that say that lines are missing, and are not judged."""
     when: str = ""
     """The name in `FAULTS` of what is planted."""
-    rule: str = "REL-65"
 
 
 @dataclass
@@ -235,14 +236,19 @@ class Month:
         if fault is not None and fault.land is not None:
             fault.land(self.landing / day_of(day))
 
-    def restart(self, instance: str, at: int, *, orderly: bool) -> None:
-        """End the boot of an instance and begin another, before an hour has lines."""
+    def stop(self, instance: str, at: int) -> None:
+        """Stop an instance in order, before an hour has lines."""
         log = self.logs[instance]
-        if orderly:
-            log.add("mark", at, what="stopped")
+        log.add("mark", at, what="stopped")
+        log.change = None
         log.number()
+
+    def restart(self, instance: str, at: int, *, orderly: bool, boot: str = "") -> None:
+        """Begin another boot of an instance, after an orderly stop or a crash; `boot`: its id."""
+        log = self.logs[instance]
         log.seal((date(1970, 1, 1) + timedelta(microseconds=at)).isoformat())
-        log.boot, log.seq = f"{self.rng.getrandbits(128):032x}", 0
+        log.boot, log.seq = boot or f"{self.rng.getrandbits(128):032x}", 0
+        log.change = None
         if not orderly:
             log.add("mark", at, what="recovered")
         log.add("mark", at + 1, what="started")
@@ -374,18 +380,28 @@ class Month:
             self._side("east", at, lost(day), received=10, state=b"open")
             at += 300 * SECOND
         received = {"doubled": 11, "unheard": 10}.get(name, 9)
-        self._side("west", at + SECOND, lost(day), received=received)
+        lasted = 60 * SECOND
+        if name == "overnight":  # its initiator began and ended before midnight
+            lasted = at + SECOND - midnight(day) + 330 * SECOND
+        self._side("west", at + SECOND, lost(day), received=received, lasted=lasted)
         return True
 
     def _side(
-        self, where: str, at: int, name: str, received: int, *, state: bytes = b"closed"
+        self,
+        where: str,
+        at: int,
+        name: str,
+        received: int,
+        *,
+        state: bytes = b"closed",
+        lasted: int = 60 * SECOND,
     ) -> None:
         log = self.logs[where]
         is_initiator = where == "east"
         service, far = ("shop", "warehouse") if is_initiator else ("warehouse", "shop")
         role = b"true" if is_initiator else b"false"
         head = (where.encode(), log.boot.encode())
-        begun = at - 60 * SECOND
+        begun = at - lasted
         body = (state, name.encode(), role, service.encode(), far.encode(), received, begun, at)
         log.write("dialog", at, lambda seq: _DIALOG % (*head, seq, at, *body))
 

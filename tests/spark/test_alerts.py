@@ -11,7 +11,7 @@ import pytest
 from spark_jobs.coverage import Boot
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report import beside, drawings, page, words
-from spark_jobs.report.alerts import disk_days, queues
+from spark_jobs.report.alerts import disk_days
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import (
     Activation,
@@ -25,6 +25,7 @@ from spark_jobs.report.data import (
     SetAside,
     Total,
 )
+from spark_jobs.report.standing import queues
 from spark_jobs.report.status import Status
 from spark_jobs.report.verdict import judge
 from tests.spark.month import day_of, midnight
@@ -174,6 +175,47 @@ def test_slow_is_what_is_out_of_its_band_for_hours(case: str) -> None:
     assert slow(day(latency=today)) == [], "there is nothing to compare with"
 
 
+def shifted(hours: int) -> Data:
+    """A day on which a slow batch at 02:00 and the work from 08:00 to 18:00 come earlier."""
+    names = {"instance": "east", "broker": "main", "scope": "queue", "name": "orders"}
+
+    def of_day(number: int, by: int) -> tuple[tuple[Latency, ...], tuple[Counter, ...]]:
+        at = midnight(number)
+        waits = tuple(
+            latency(hour, 2_000_000 if hour == 2 - by else 20_000, ago=TODAY - number)
+            for hour in range(24)
+        )
+        came = tuple(
+            Counter(**names, counter="enqueued", hour_at=at + (hour - by) * HOUR_US, total=50)
+            for hour in range(8, 18)
+        )
+        return waits, came
+
+    waits, came = of_day(TODAY, hours)
+    waits_before, came_before = of_day(TODAY - 7, 0)
+    alive = tuple(gauge("store_bytes", 1.0, hour=hour, scope="instance") for hour in range(24))
+    return day(
+        latency=waits,
+        baseline=waits_before,
+        counters=came,
+        enqueued_before=(came_before,),
+        gauges=alive,
+    )
+
+
+@pytest.mark.rule("BI-L17")
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_day_of_23_or_25_hours_where_people_live_is_no_alarm(hours: int) -> None:
+    assert texts(shifted(hours)) == []
+
+
+@pytest.mark.rule("BI-L15", "BI-L18")
+def test_what_comes_hours_earlier_is_named() -> None:
+    quiet, late = (text for _, text in texts(shifted(-4)))
+    assert quiet.startswith("No message came for queue orders at east from 08:00 to 12:00, when")
+    assert "Waiting in queue orders at east took up to 2 s (p95) from 06:00 to 07:00" in late
+
+
 def test_what_is_quick_is_never_slow() -> None:
     before = tuple(latency(hour, 100, ago=7) for hour in range(24))
     assert (
@@ -278,8 +320,7 @@ def test_clocks_that_differ_or_jump_are_said() -> None:
 
 def test_a_certificate_is_said_two_weeks_before_it_expires() -> None:
     def with_days(days: float) -> Data:
-        at = (midnight(TODAY + 1) / 1e6) + days * 86_400
-        return day(nights=(gauge("certificate_expires_at", at, scope="instance", name="peers"),))
+        return day(nights=(gauge("own_certificate_days", days, scope="instance", name=""),))
 
     ((status, text),) = texts(with_days(13.2))
     assert (status, "expires in 13 days" in text) == (Status.ACT, True)

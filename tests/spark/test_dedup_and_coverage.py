@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ def stretch(first, last, at, boot_id="a"):
 def test_a_boot_goes_on_from_the_day_before():
     (alone,) = coverage.boots([stretch(10, 19, NOON)])
     assert alone.missing == 0
-    (boot,) = coverage.boots([stretch(10, 19, NOON)], {"a": stretch(0, 4, NOON - SECOND)})
+    (boot,) = coverage.boots([stretch(10, 19, NOON)], {("east", "a"): stretch(0, 4, NOON - SECOND)})
     assert boot.missing == 5
     assert boot.gaps == (coverage.Gap(5, 9, NOON - SECOND, NOON),)
 
@@ -132,9 +133,9 @@ def test_the_first_lines_of_a_boot_are_missed_where_the_boot_before_it_is_known(
     first, second = coverage.boots([late, earlier])
     assert (first.boot_id, first.missing, first.gaps) == ("early", 0, ())
     assert (second.boot_id, second.missing, second.gaps) == ("late", 10, (gap,))
-    (boot,) = coverage.boots([late], {"early": earlier})
+    (boot,) = coverage.boots([late], {("east", "early"): earlier})
     assert (boot.missing, boot.gaps) == (10, (gap,))
-    (spoilt,) = coverage.boots([late], {"early": earlier}, {late.file: 10})
+    (spoilt,) = coverage.boots([late], {("east", "early"): earlier}, {late.file: 10})
     assert (spoilt.missing, spoilt.gaps) == (0, ())
 
 
@@ -149,3 +150,26 @@ def test_a_clock_that_went_back_where_a_segment_begins_went_back_once(rows):
     ]
     (boot,) = boots(rows(*lines))
     assert boot.backwards == 1
+
+
+@pytest.mark.rule("BI-L23")
+def test_a_boot_id_that_is_used_twice_is_noticed_and_no_line_is_dropped(rows):
+    """As of a machine that was set back: the numbers begin again at a later time."""
+    first = [interval(seq=number, file="one") for number in range(3)]
+    later = {"at": NOON + 9 * SECOND, "from_at": NOON + 8 * SECOND}
+    second = [interval(seq=number, file="two", **later) for number in range(3)]
+    lines = rows(*first, *second)
+    assert distinct_lines(lines).count() == 6
+    (boot,) = boots(distinct_lines(lines))
+    assert (boot.lines, boot.is_reused) == (6, True)
+    (once,) = boots(distinct_lines(rows(*first, *(line | {"file": "two"} for line in first))))
+    assert (once.lines, once.is_reused) == (3, False)
+
+
+@pytest.mark.rule("BI-L23")
+def test_a_boot_that_starts_again_on_a_later_day_is_noticed():
+    before = {("east", "a"): stretch(0, 99, NOON)}
+    (boot,) = coverage.boots([replace(stretch(0, 9, 2 * NOON), started_at=2 * NOON)], before)
+    assert boot.is_reused
+    (boot,) = coverage.boots([stretch(100, 109, 2 * NOON)], before)
+    assert not boot.is_reused

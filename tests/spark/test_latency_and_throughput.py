@@ -30,7 +30,7 @@ def waits(rows):
         waiting("apart", [100], after=HOUR - 1),
         waiting("apart", [200], after=HOUR),
         waiting("apart", [300], instance="east"),
-        interval(queue="odd", histograms={"wait_us": {"x": 5, "10": 1, "11": -4}}),
+        interval(queue="odd", histograms={"wait_us": {"x": 5, "10": 1}}),
     ]
     numbered = [line | {"seq": seq} for seq, line in enumerate(lines)]
     found = defaultdict(list)

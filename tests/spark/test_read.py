@@ -34,6 +34,11 @@ WRONG = {
     "mark without a word": (mark(what=None), "incomplete"),
     "unknown kind": (mark(kind="surprise"), "incomplete"),
     "time of 1970": (mark(at=5), "time"),
+    "negative counter": (interval(counters={"enqueued": 3, "received": -1}), "negative"),
+    "negative count of a bucket": (interval(histograms={"wait_us": {"7": -1}}), "negative"),
+    "negative count of a group": (interval(groups={"a": -1}), "negative"),
+    "negative count of a dialog": (dialog(received=-1), "negative"),
+    "negative gauge": (interval(gauges={"clock_ahead_s": -1.5}), None),
     "more fields": (interval(more="fields"), None),
     "scope of a later day": (interval(scope="planet"), None),
     "as it should be": (interval(), None),
@@ -49,7 +54,7 @@ def faults(spark, tmp_path_factory):
     return dict(zip(WRONG, (row.fault for row in found), strict=True))
 
 
-@pytest.mark.rule("BI-L1", "BI-L2")
+@pytest.mark.rule("BI-L1", "BI-L2", "BI-L21")
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_not_of_the_schema_is_set_aside_by_name_and_the_rest_is_used(faults, name):
     assert faults[name] == WRONG[name][1]

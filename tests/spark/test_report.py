@@ -11,6 +11,7 @@ from spark_jobs import footers
 from spark_jobs.report import build as making
 from spark_jobs.report import main as report
 from spark_jobs.report import session
+from tests.spark.month import NEVER, Month, cut_off
 from tests.spark.segments import demo_run, interval, write
 
 HOSTILE = '<script>alert("1")</script>\u202e=cmd'
@@ -52,7 +53,7 @@ def test_planted_faults_are_named_and_nothing_else(made):
     assert verdict.status == 2
     found = json.loads((output / "summary.json").read_text())
     assert found["sentence"] == "1 message is unaccounted for."
-    assert [point["status"] for point in found["points"]] == ["act", *["look"] * 4, "fine"]
+    assert [point["status"] for point in found["points"]] == ["act", *["look"] * 5, "fine"]
     totals = {name: count for name, count in found["totals"].items() if count}
     assert totals == {"sent": 390, "received": 389, "unaccounted": 1, "elsewhere": 20}
     assert found["findings"][0]["finding"] == "lost"
@@ -242,3 +243,24 @@ def test_when_no_line_can_be_used_the_earlier_report_stays(spark, tmp_path):
     with pytest.raises(making.NoReportError, match="none of the 2 lines"):
         making.build(spark, tmp_path / "in", tmp_path / "out", lambda _: None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [making.PAGE]
+
+
+@pytest.mark.rule("BI-L27")
+def test_a_segment_that_cannot_be_unpacked_is_left_out_and_named(spark, tmp_path):
+    source, output = tmp_path / "in", tmp_path / "out"
+    Month(source, when=NEVER).write([0])
+    (torn,) = source.glob("*/east-*.jsonl.gz")
+    cut_off(torn)
+    output.mkdir()
+    said: list[str] = []
+    verdict = making.build(spark, source, output, said.append)
+    assert f"1 segment was set aside whole: {torn.name} (truncated)." in {
+        point.text for point in verdict.points
+    }
+    assert "1 segments cannot be unpacked to their end and are left out" in said
+    (boot,) = json.loads((output / "summary.json").read_text())["coverage"]["boots"]
+    assert boot["instance"] == "west"
+    for path in source.glob("*/west-*.jsonl.gz"):
+        cut_off(path)
+    with pytest.raises(making.NoReportError, match="none of the segments can be unpacked"):
+        making.build(spark, source, output, said.append)
