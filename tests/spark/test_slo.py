@@ -1,5 +1,7 @@
 """Service levels: what is read, what is counted, and when a budget burns too fast."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,15 @@ def test_a_file_names_the_levels(tmp_path):
     assert first == ORDERS
     assert (second.scope, second.measure, second.instance) == ("destination", "wire_us", "east")
     assert second.within_us == 250_000
+
+
+@pytest.mark.rule("REL-77")
+@pytest.mark.parametrize("kind", ["how-to", "reference"])
+def test_what_the_documents_show_can_be_read(tmp_path, kind):
+    text = (Path(__file__).parents[2] / "docs" / kind / "morning-report.md").read_text()
+    (block,) = [one for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "slo" in one]
+    (tmp_path / slo.FILE).write_text(block)
+    assert slo.read(tmp_path / slo.FILE)[0] == ORDERS
 
 
 @pytest.mark.rule("REL-77")

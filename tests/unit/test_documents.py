@@ -28,8 +28,8 @@ OBJECTS = frozenset(
     }
 )
 """What only a file of objects has."""
-OTHERS = (frozenset({"activator", "application"}), frozenset({"dns"}))
-"""What the files of an activator and of the dynamic routing service have."""
+OTHERS = (frozenset({"activator", "application"}), frozenset({"dns"}), frozenset({"slo"}))
+"""What the files of an activator, of the dynamic routing service and of service levels have."""
 MOST_LINES = 200
 GENERATED = "python.md"
 """Its blocks are signatures, and a test holds it against the code."""
