@@ -15,9 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs import footers
-from spark_jobs.report.data import Data, Failure, Finding, Held, Pair
+from spark_jobs.coverage import Boot
+from spark_jobs.latency import SPAN_ALL
+from spark_jobs.report.data import Data, Failure, Finding, Held, Latency, Pair
 from spark_jobs.report.groups import skew
 from spark_jobs.report.moves import Move, moves
+from spark_jobs.report.status import Point
 
 ORDERS: Mapping[str, Sequence[str]] = {
     "conservation": ("from_service", "to_service", "contract"),
@@ -56,8 +59,8 @@ def write_parquet(
     shutil.rmtree(directory)
 
 
-def write_csv(data: Data, home: Path) -> None:
-    """Write the tables that people open in a spreadsheet."""
+def write_csv(data: Data, home: Path, points: Sequence[Point] = ()) -> None:
+    """Write the tables that people open in a spreadsheet; the page shows the worst rows of each."""
     pairs = [{**asdict(pair), "undelivered_by": ""} for pair in data.pairs]
     tables: Iterable[tuple[str, Sequence[str], Iterable[Mapping[str, object]]]] = (
         ("conservation", _names(Pair), pairs),
@@ -66,12 +69,17 @@ def write_csv(data: Data, home: Path) -> None:
         ("groups", _GROUPS, _groups(data)),
         ("held", _names(Held), map(asdict, data.held)),
         ("moves", _names(Move), map(asdict, moves(data))),
+        ("latency", _names(Latency), (asdict(one) for one in data.latency if one.span == SPAN_ALL)),
+        ("boots", _names(Boot), ({**asdict(one), "gaps": len(one.gaps)} for one in data.boots)),
+        ("points", _names(Point), ({**asdict(one), "status": one.status.name} for one in points)),
     )
     for name, columns, rows in tables:
         (home / f"{name}.csv").write_text(csv_of(columns, rows), encoding="utf-8")
 
 
-def _names(kind: type[Pair | Finding | Failure | Held | Move]) -> list[str]:
+def _names(
+    kind: type[Pair | Finding | Failure | Held | Move | Latency | Boot | Point],
+) -> list[str]:
     return [field.name for field in fields(kind)]
 
 

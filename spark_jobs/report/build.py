@@ -234,7 +234,7 @@ def _write(
         say(f"drawing the page {number} of {len(data)}" if date else "drawing the page")
         step(f"draw {date}")
         verdict = verdicts[date] = judge(one)
-        beside.write_csv(one, new[date])
+        beside.write_csv(one, new[date], verdict.points)
         _write_json(new[date] / SUMMARY, summary(one, verdict))
         if date:
             _write_json(new[date] / GLANCE, glance.as_said(glance.glance(one, verdict)))

@@ -14,13 +14,13 @@ from markupsafe import Markup
 from spark_jobs.coverage import RECOVERED, STARTED, Boot
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
 from spark_jobs.report import figures, moves, sections, words
-from spark_jobs.report.data import Data, Latency, Rate
+from spark_jobs.report.data import Data, Latency, Pair, Rate
 from spark_jobs.report.days import week_of, year_of
 from spark_jobs.report.hourly import WAIT
 from spark_jobs.report.verdict import Verdict
 
 PANELS_SHOWN = 8
-STARTS_DRAWN = 200
+STARTS_DRAWN = 50
 """Maximum number of starts drawn in one chart; a daemon that fails at once may restart for ever."""
 
 LEAST_COVERED = 0.5
@@ -81,17 +81,28 @@ def environment() -> Environment:
 
 def render(data: Data, verdict: Verdict) -> str:
     """Return the whole document; equal data give equal text."""
-    hours = _waits(data, SPAN_HOUR)
+    waits = sorted(_waits(data, SPAN_ALL), key=lambda one: (-one.p95_us, one.instance, one.name))
+    shown_waits = waits[: sections.SHOWN]
+    queues = {(one.instance, one.broker, one.name) for one in shown_waits}
+    hours = [
+        one for one in _waits(data, SPAN_HOUR) if (one.instance, one.broker, one.name) in queues
+    ]
+    inside = _inside(data)
     context: Mapping[str, object] = {
         "data": data,
         "verdict": verdict,
         "span": data.date or words.span(data.first_at, data.last_at),
         "total": _totals(data),
         "extras": _extra_columns(data),
-        "slowest": max(_waits(data, SPAN_ALL), key=lambda line: line.p95_us, default=None),
-        "waits": _waits(data, SPAN_ALL),
+        "points": verdict.points[: sections.SHOWN],
+        "pairs": sorted(data.pairs, key=_pair_rank)[: sections.SHOWN],
+        "boots": sorted(data.boots, key=_boot_rank)[: sections.SHOWN],
+        "slowest": waits[0] if waits else None,
+        "waits": shown_waits,
+        "waits_in_all": len(waits),
         "hours": hours if len({line.span_at for line in hours}) > 1 else [],
-        "inside": _inside(data),
+        "inside": inside[: sections.SHOWN],
+        "inside_in_all": len(inside),
         "wait_panels": _wait_panels(data),
         "rate_panels": [*_pair_panels(data), *_queue_panels(data)],
         "set_aside": [part for part in data.segments if part.fault],
@@ -136,6 +147,17 @@ def _raw(environment: Environment) -> object:
     return read
 
 
+def _pair_rank(pair: Pair) -> tuple[object, ...]:
+    """Return the sort key of a pair: those that do not balance first, then the busiest."""
+    name = (pair.from_service, pair.to_service, pair.contract)
+    return -(pair.unaccounted + pair.doubled), -pair.elsewhere, -pair.sent, *name
+
+
+def _boot_rank(boot: Boot) -> tuple[object, ...]:
+    """Return the sort key of a boot: those with gaps first, then those after a crash."""
+    return -boot.missing, -boot.backwards, not boot.after_crash, boot.instance, boot.first_at
+
+
 def _totals(data: Data) -> dict[str, int]:
     names = ("dialogs", "open", "sent", "received", "waiting", "later", "unaccounted", "doubled")
     return {name: sum(getattr(pair, name) for pair in data.pairs) for name in names}
@@ -160,6 +182,7 @@ def _waits(data: Data, span: str) -> list[Latency]:
 
 def _inside(data: Data) -> list[tuple[str, Latency]]:
     whole = [line for line in data.latency if line.span == SPAN_ALL and line.scope == "instance"]
+    whole.sort(key=lambda line: (-line.p99_us, line.instance, line.broker, line.measure))
     return [(_INSIDE.get(line.measure, line.measure.removesuffix("_us")), line) for line in whole]
 
 
@@ -276,7 +299,7 @@ def _marks(data: Data, instance: str | None) -> list[figures.Upright]:
         for mark in data.marks
         if instance in {None, mark.instance} and mark.what not in {STARTED, RECOVERED}
     ]
-    return [*others, *starts[:STARTS_DRAWN]]
+    return [*others[:STARTS_DRAWN], *starts[:STARTS_DRAWN]]
 
 
 def _start(data: Data, boot: Boot) -> figures.Upright:

@@ -3,13 +3,14 @@
 Keys are stable; equal data give equal objects.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
-from spark_jobs.latency import SPAN_STEP
+from spark_jobs.latency import SPAN_ALL, SPAN_HOUR
 from spark_jobs.report.again import as_said
 from spark_jobs.report.alerts import disk_days
 from spark_jobs.report.baseline import slow
-from spark_jobs.report.data import Data
+from spark_jobs.report.data import Data, Latency
 from spark_jobs.report.groups import kept, skew
 from spark_jobs.report.moves import moves
 from spark_jobs.report.sections import peers
@@ -19,11 +20,13 @@ from spark_jobs.report.trends import disks
 from spark_jobs.report.verdict import Verdict
 
 VERSION = 2
+HOURLY = 100
+"""Maximum number of durations given for each hour; latency.parquet has all."""
 
 
 def summary(data: Data, verdict: Verdict) -> dict[str, object]:
     """Return the report without its pictures. Times are UTC microseconds."""
-    spans = [asdict(line) for line in data.latency if line.span != SPAN_STEP]
+    spans = [asdict(line) for line in _durations(data)]
     return {
         "v": VERSION,
         "status": verdict.status.name.lower(),
@@ -68,6 +71,20 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
             "marks": [asdict(mark) for mark in data.marks],
         },
     }
+
+
+def _durations(data: Data) -> Iterator[Latency]:
+    """Yield the durations of the day, and of each hour for the subjects counted most often."""
+    whole = [line for line in data.latency if line.span == SPAN_ALL]
+    busiest = sorted(whole, key=lambda line: (-line.count, *_subject(line)))
+    chosen = {_subject(line) for line in busiest[:HOURLY]}
+    for line in data.latency:
+        if line.span == SPAN_ALL or (line.span == SPAN_HOUR and _subject(line) in chosen):
+            yield line
+
+
+def _subject(line: Latency) -> tuple[str, ...]:
+    return line.instance, line.broker, line.scope, line.name, line.measure
 
 
 def _level(level: Level) -> dict[str, object]:

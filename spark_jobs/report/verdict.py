@@ -26,6 +26,9 @@ from spark_jobs.report.storms import storms
 from spark_jobs.report.traffic import traffic
 from spark_jobs.report.words import counted, hours_of, time_of_day
 
+TEXTS_SAID = 3
+"""Maximum number of findings that need action in the sentence; the list below it has more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -46,7 +49,11 @@ def judge(data: Data) -> Verdict:
 
 def _sentence(data: Data, status: Status, points: tuple[Point, ...]) -> str:
     if status is Status.ACT:
-        return " ".join(point.text for point in points if point.status is Status.ACT)
+        grave = [point.text for point in points if point.status is Status.ACT]
+        more = len(grave) - TEXTS_SAID
+        verb = "needs" if more == 1 else "need"
+        rest = [f"And {counted(more, 'more finding')} {verb} action."] if more > 0 else []
+        return " ".join([*grave[:TEXTS_SAID], *rest])
     sent = sum(pair.sent for pair in data.pairs)
     if not data.pairs:
         return f"Nothing can be said about losses: {_lower(points[0].text)}"

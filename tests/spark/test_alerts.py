@@ -400,9 +400,11 @@ def test_csv_quotes_what_it_must() -> None:
 def test_a_table_without_rows_says_what_it_would_have(tmp_path: Path) -> None:
     beside.write_csv(day(), tmp_path)
     heads = {path.stem: path.read_text() for path in tmp_path.iterdir()}
-    assert len(heads) == 6
+    assert len(heads) == 9
     assert heads["groups"].startswith("instance,broker,name,group,messages_at_least,")
     assert heads["failures"].endswith("conversation_id,is_new\n")
+    boots = heads.pop("boots")
+    assert boots.count("\n") == 2, "a day has one boot at least"
     assert all(head.count("\n") == 1 for head in heads.values())
 
 
