@@ -605,6 +605,13 @@ class StoreMoved(Refusal):
     )
 
 
+class PostgresqlExtraMissing(Refusal):
+    """The driver of PostgreSQL is not installed."""
+
+    code = "postgresql_extra_missing"
+    hint = "install it with: pip install 'brokerd[postgresql]'"
+
+
 class UnsafeFile(Refusal):
     """A file is a link, belongs to somebody else, or may be written to by others (SX-24)."""
 

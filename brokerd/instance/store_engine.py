@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.config.database_url import shown
 from brokerd.config.settings import Settings
-from brokerd.errors import Refusal, StoreMissing
+from brokerd.errors import PostgresqlExtraMissing, StoreMissing
 from brokerd.ids import BrokerId, show
 from brokerd.model import MSDB
 from brokerd.storage.executors import Executor, Threaded
@@ -19,13 +19,6 @@ from brokerd.storage.files.private_files import SERVER_HISTORY
 if TYPE_CHECKING:
     from brokerd.storage.postgresql.opening import ServerOptions
     from brokerd.storage.postgresql.survey import Survey
-
-
-class PostgresqlExtraMissing(Refusal):
-    """The driver of PostgreSQL is not installed."""
-
-    code = "postgresql_extra_missing"
-    hint = "install it with: pip install 'brokerd[postgresql]'"
 
 
 def executor_of(settings: Settings) -> Executor:

@@ -58,14 +58,17 @@ def test_starts_that_cannot_succeed_are_refused_with_the_remedy(
 
 
 @pytest.mark.rule("REL-56")
+@pytest.mark.parametrize("words", [("config", "check"), ("store", "verify")])
 def test_a_missing_driver_is_named_with_the_command_that_installs_it(
-    tmp_path: Path, durable_url: str
+    tmp_path: Path, words: tuple[str, str]
 ) -> None:
-    place = ServerPlace(tmp_path / "a", durable_url)
+    url = "postgresql://brokerd@localhost/stores"
+    place = ServerPlace(tmp_path / "a", url)
+    named = str(place.settings) if words[0] == "config" else f"{url}?schema=main"
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "asyncpg.py").write_text("raise ImportError('it is not here')\n")
-    command = [sys.executable, "-m", "brokerd", "config", "check", str(place.settings)]
+    command = [sys.executable, "-m", "brokerd", *words, named]
     environment = dict(os.environ, PYTHONPATH=f"{hidden}:{Path(brokerd.__file__).parents[1]}")
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=60, env=environment

@@ -17,6 +17,7 @@ from brokerd.clock import Clock
 from brokerd.errors import (
     BrokerError,
     CopyFailed,
+    PostgresqlExtraMissing,
     StoreDamaged,
     StoreMoved,
     UsageError,
@@ -113,7 +114,8 @@ class Mover:
             StoreDamaged, StoreVersion: a source is not whole, or of another version.
             CopyFailed: a target is there already, or cannot be written.
             StoreFault: a server cannot be used.
-            UsageError: source and target are the same, or the driver of PostgreSQL is missing.
+            UsageError: source and target are the same.
+            PostgresqlExtraMissing: the driver of PostgreSQL is not installed.
             UnsafeFile: a file or directory belongs to another user.
         """
         with ExitStack() as stack:
@@ -270,7 +272,7 @@ def brokers_on_server(msdb: SchemaPlace) -> list[str]:
         StoreFault: the server cannot be used.
         StoreLocked: a daemon has the store.
         StoreDamaged: there is no such store.
-        UsageError: the driver of PostgreSQL is not installed.
+        PostgresqlExtraMissing: the driver of PostgreSQL is not installed.
     """
     try:
         from brokerd.storage.copying.server import ServerSource  # noqa: PLC0415  # an extra
@@ -292,7 +294,7 @@ def verify_place(place: Place) -> list[Finding]:
         StoreDamaged, StoreVersion: the place has no store, or not one of this version.
         StoreMoved: the store goes on elsewhere.
         StoreFault: the server cannot be used.
-        UsageError: the driver of PostgreSQL is not installed.
+        PostgresqlExtraMissing: the driver of PostgreSQL is not installed.
     """
     if isinstance(place, FilePlace):
         return verify(place.path)
@@ -322,11 +324,8 @@ def _taken(place: Place, there: Facts) -> CopyFailed:
     )
 
 
-def _driver_missing(error: ImportError) -> UsageError:
-    return UsageError(
-        f"the driver of PostgreSQL is not installed: {error}",
-        hint="install it with: pip install 'brokerd[postgresql]'",
-    )
+def _driver_missing(error: ImportError) -> PostgresqlExtraMissing:
+    return PostgresqlExtraMissing(f"the driver of PostgreSQL is not installed: {error}")
 
 
 def _refuse_damaged(source: Source) -> None:
