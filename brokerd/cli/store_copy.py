@@ -96,13 +96,14 @@ def command(
     A command that was killed can be given again, and finishes. Run this as the user of the daemon.
     """
     server, noted = None, None
+    left_out: tuple[str, ...] = ()
     if to is None and from_ is None:
         pairs = _one(source, target, schema_prefix)
     elif source is not None or (to is not None and from_ is not None):
         raise UsageError("give FROM and TO, or --to, or --from, and -c with the last two")
     else:
         settings = load(config).settings
-        server = server_options(settings)
+        server, left_out = server_options(settings), settings.mirroring.brokers
         noted = server.history_file
         schema_prefix = schema_prefix or settings.store.schema_prefix
         pairs = _all(str(to or from_), schema_prefix, settings, is_to=to is not None)
@@ -111,6 +112,7 @@ def command(
         clock=SystemClock(),
         server=server,
         keep_source=keep_source,
+        left_out=left_out,
         progress=ShownProgress(),
     )
     done = mover.move(pairs)
@@ -156,7 +158,7 @@ def _all(text: str, schema_prefix: str, settings: Settings, *, is_to: bool) -> l
     def in_file(facts: Facts) -> Place:
         return FilePlace(settings.store_path(facts.broker))
 
-    # `msdb` knows the mirrored brokers too, which were left out on the way there.
+    # An `msdb` that an earlier version moved there knows the mirrored brokers too.
     names = [
         name
         for name in brokers_on_server(on_server(MSDB))

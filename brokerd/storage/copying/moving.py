@@ -6,7 +6,7 @@ Never:  leaves two stores that could both be opened with one history, or none: a
 Fails:  before the first mark with everything as it was; after it, the same command finishes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -93,17 +93,20 @@ class Mover:
         clock: Clock,
         server: "ServerOptions | None" = None,
         keep_source: bool = False,
+        left_out: Collection[str] = (),
         progress: Progress = lambda _what, _done, _whole: None,
         fault: Callable[[str], None] = lambda _point: None,
     ) -> None:
         """Create it.
 
         `server`: options of stores in PostgreSQL; None = the defaults. `keep_source`: the source
-        stays as it is, and the copy begins another history, with delivery off. `fault`: called at
+        stays as it is, and the copy begins another history, with delivery off. `left_out`: brokers
+        that the copied instance does not have, so its `msdb` does not name them. `fault`: called at
         the moments at which tests kill the process.
         """
         self._ids, self._clock, self._server = ids, clock, server
-        self._keep_source, self._progress, self._fault = keep_source, progress, fault
+        self._keep_source, self._left_out = keep_source, frozenset(left_out)
+        self._progress, self._fault = progress, fault
 
     def move(self, pairs: Sequence[Pair]) -> list[Copied]:
         """Copy stores, all or none; return what was done, in the order of the pairs.
@@ -215,7 +218,11 @@ class Mover:
         job.target.finish(job.mark)
 
     def _changed(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows of the copy: only the facts about the store change (REL-62)."""
+        """Return the rows of the copy: only the facts about the store change (REL-62), and brokers
+        that are left out are not known there (REL-83)."""
+        if table is tables.known_brokers:
+            name = [column.name for column in table.columns].index("name")
+            return [row for row in rows if row[name] not in self._left_out]
         if table is not tables.store:
             return rows
         changes: dict[str, object] = {"host": None}

@@ -70,7 +70,7 @@ def test_a_second_copy_is_told_to_have_delivery_off(tmp_path, capsys):
     assert main(["store", "verify", str(source)]) == 0
 
 
-@pytest.mark.rule("REL-61")
+@pytest.mark.rule("REL-61", "REL-83")
 def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_servers):
     server = postgresql_servers.started(fsync=True)
     server.create_database("stores")
@@ -96,9 +96,16 @@ def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_se
         connection.execute(
             "INSERT INTO known_brokers (name, broker_id) VALUES ('shared', ?)", (b"s" * 16,)
         )
+        connection.execute(
+            "INSERT INTO known_brokers (name, broker_id) VALUES ('shop', ?)", (b"o" * 16,)
+        )
+    fill(msdb.with_name("shop.db"))
     for words in ((there, "--to"), (back, "--from")):
         file, direction = words
         assert main(["store", "copy", "-c", file, direction, url]) == 0
+        # A daemon there would take it for a broker whose store is missing (MAN-17).
+        known = server.query("SELECT name FROM msdb.known_brokers", database="stores")
+        assert known == [("shop",)]
         assert "left out, as a partner shares them: shared" in capsys.readouterr().err
     assert (tmp_path / "back" / "d" / "msdb.db").exists()
     assert not list((tmp_path / "shared").iterdir())
