@@ -46,6 +46,7 @@ from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.hung_sessions import HungSessions
 from brokerd.maintenance.idle_dialogs import IdleDialogs
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
@@ -74,6 +75,7 @@ class Parts:
     slow_commits: SlowCommits
     store_watch: StoreWatch
     store_places: StorePlaces
+    hung_sessions: HungSessions
     clock_watch: ClockWatch
     hand_over: HandOver
     log: TappedLog

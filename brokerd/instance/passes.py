@@ -29,6 +29,7 @@ def passes(
         Pass("slow_commits", 1, parts.slow_commits.check),  # REL-34
         Pass("moved_stores", 1, parts.store_watch.check),  # REL-37
         Pass("server", slow, parts.store_places.read_server, apart=True),  # REL-56
+        Pass("hung_sessions", 1, parts.hung_sessions.check, apart=True),  # REL-89
         Pass("log_heads", 1, parts.store_watch.sync_heads, apart=True),  # REL-39
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3

@@ -15,7 +15,7 @@ import msgspec
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError
 from brokerd.storage.executors import Executor
-from brokerd.storage.server_facts import ServerFacts
+from brokerd.storage.server_facts import ServerFacts, SessionWait
 from brokerd.telemetry.status import ServerStatus, StoreStatus
 
 
@@ -29,15 +29,19 @@ class StorePlaces:
         self._names = names
         self._facts: ServerFacts | None = None
 
-    async def read_server(self) -> int:
-        """Run the pass: look at the server; return 1 if something but a size has changed."""
+    async def read_server(self, *, with_waits: bool = False) -> int:
+        """Run the pass: look at the server; return 1 if more than sizes and waits has changed."""
         if not self._settings.is_on_server:
             return 0
         paths = [self._settings.store_path(name) for name in self._names]
         before = self._facts
+        facts = before and msgspec.structs.replace(before, waits={})
         with suppress(BrokerError):
-            self._facts = await self._executor.server_facts(paths)
-        return int(_without_sizes(before) != _without_sizes(self._facts))
+            facts = await self._executor.server_facts(paths)
+            if not with_waits and facts is not None:
+                facts = msgspec.structs.replace(facts, waits={})
+        self._facts = facts
+        return int(_lasting(before) != _lasting(self._facts))
 
     @property
     def server(self) -> ServerStatus | None:
@@ -65,14 +69,31 @@ class StorePlaces:
         sizes = {} if self._facts is None else self._facts.sizes
         return StoreStatus(broker=name, schema=schema, size_bytes=sizes.get(schema, 0))
 
+    def wait_of(self, name: str) -> str:
+        """Return what a commit of a broker that takes long waits for."""
+        if not self._settings.is_on_server:
+            return "for the disk"
+        wait = self._session_wait(name)
+        return "for the server" if wait is None else f"for the server: {wait.text}"
+
+    def hung_session(self, name: str) -> int | None:
+        """Return the server process of a broker's commit if it stood still at the last look."""
+        wait = self._session_wait(name)
+        return wait.pid if wait is not None and wait.is_hung else None
+
+    def _session_wait(self, name: str) -> SessionWait | None:
+        if self._facts is None:
+            return None
+        return self._facts.waits.get(self._settings.store.schema_prefix + name)
+
     def sizes(self, name: str) -> tuple[int, int]:
         """Return the bytes of a store and of its log, which only a file has."""
         found = self.place_of(name)
         return found.size_bytes, found.wal_bytes
 
 
-def _without_sizes(facts: ServerFacts | None) -> ServerFacts | None:
-    return None if facts is None else msgspec.structs.replace(facts, sizes={})
+def _lasting(facts: ServerFacts | None) -> ServerFacts | None:
+    return None if facts is None else msgspec.structs.replace(facts, sizes={}, waits={})
 
 
 def _size(path: Path) -> int:

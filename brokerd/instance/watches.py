@@ -4,6 +4,8 @@ Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
+from functools import partial
+
 from brokerd.admin.hand_over import HandOver
 from brokerd.clock import Clock, SteadyClock
 from brokerd.config.settings import Settings
@@ -12,6 +14,7 @@ from brokerd.instance.store_places import StorePlaces
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.hung_sessions import HungSessions
 from brokerd.maintenance.idle_dialogs import IdleDialogs
 from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.slow_commits import SlowCommits
@@ -40,6 +43,14 @@ def build_watches(
     parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
     parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
     parts.store_places = StorePlaces(settings, world.executor, parts.brokers.keys())
+    parts.hung_sessions = HungSessions(
+        brokers=parts.brokers,
+        late=parts.slow_commits.late,
+        look=partial(parts.store_places.read_server, with_waits=True),
+        hung_session=parts.store_places.hung_session,
+        after=settings.store.takeover_after.total_seconds(),
+        fail=parts.tasks.fail_store,
+    )
 
 
 def watch_dialogs(parts: Parts, settings: Settings, world: Surroundings, clock: Clock) -> None:

@@ -6,6 +6,15 @@ PURE.   Reads: nothing.      Calls: nothing.
 import msgspec
 
 
+class SessionWait(msgspec.Struct, frozen=True, kw_only=True):
+    """The wait of a session of the server that has a statement."""
+
+    pid: int
+    text: str
+    is_hung: bool
+    """Whether its process stands still, and will not carry the statement out."""
+
+
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A database server, as it was when it was last looked at."""
 
@@ -23,6 +32,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     with the reason."""
     newer: tuple[str, ...] = ()
     """Other servers that take changes, in a later history than the one that has the stores."""
+    waits: dict[str, SessionWait] = {}
+    """The wait of the session that writes each schema, if it has a statement."""
     sizes: dict[str, int] = {}
     """Bytes of each schema that was asked for."""
 
@@ -39,3 +50,20 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
         if not self.standbys:
             return f"no synchronous standby is connected ({self.wanted_standbys}): commits wait"
         return f"synchronous standbys: {', '.join(self.standbys)}"
+
+
+def wait_of(pid: int, kind: str | None, event: str | None) -> SessionWait:
+    """Return what a session waits for that was given a statement, as `pg_stat_activity` shows it.
+
+    A session that waits for its client has not read the statement: its process stands still.
+    """
+    process = f"server process {pid}"
+    if event == "SyncRep":
+        text = "the server waits for its synchronous standby"
+    elif kind == "Client":
+        text = f"{process} hangs: it does not read what it is sent"
+    elif kind is None:
+        text = f"{process} computes, or hangs"
+    else:
+        text = f"{process} waits for {kind}: {event}"
+    return SessionWait(pid=pid, text=text, is_hung=kind == "Client")

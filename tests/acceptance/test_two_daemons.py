@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import brokerd
 from brokerd.errors import BrokerUnavailable
+from brokerd.storage.postgresql.ownership import lock_keys
 from tests.acceptance.on_server import ServerPlace, receive, send, until
 from tests.acceptance.partners import FIGURES, SHOP, Node
 from tests.postgresql.cut import ServerRelay
@@ -156,6 +158,39 @@ def test_a_daemon_leaves_a_server_that_hangs_for_the_promoted_standby(
             assert not client.receive("warehouse_q", wait=0, autocommit=True), "nothing is doubled"
         assert daemon.poll() is None, "it is the same process"
         assert "has lost its claim" in str(place.lines("failed"))
+
+
+@pytest.mark.rule("REL-89", "REL-54", "REL-2")
+def test_a_server_process_that_hangs_is_named_and_given_up(
+    tmp_path: Path, durable_server: Server, durable_url: str
+) -> None:
+    limits = 'takeover_after = "6s"\nslow_after = "1s"'
+    place = ServerPlace(tmp_path / "a", durable_url, store=limits)
+    usual = place.settings.read_text()
+    place.settings.write_text(usual.replace('tick = "1h"', 'tick = "500ms"'))
+    with place.running() as daemon, ThreadPoolExecutor(1) as beside:
+        place.answers()
+        with brokerd.sync.connect(place.address, broker="main", retry=60) as client:
+            handle = client.begin_dialog("shop", "warehouse", "orders")
+            key = lock_keys("main")[1] & 0xFFFFFFFF
+            ((pid,),) = durable_server.query(
+                f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid::bigint = {key}"
+            )
+            os.kill(int(str(pid)), signal.SIGSTOP)
+            try:
+                with brokerd.sync.connect(place.address, broker="main") as looker:
+                    sending = beside.submit(client.send, handle, b"0", "Order")
+                    hangs = f"process {pid} hangs: it does not read"
+                    until(lambda: hangs in str(looker.status()), "status says so")
+                until(lambda: "do not end" in str(place.lines("waiting")), "it is given up")
+                assert f"process {pid}, which stands still" in str(place.lines("failed"))
+            finally:
+                os.kill(int(str(pid)), signal.SIGCONT)
+            sending.result(60)
+            client.send(handle, b"1", "Order")
+            assert [receive(client), receive(client)] == [0, 1]
+            assert not client.receive("warehouse_q", wait=0, autocommit=True), "nothing is doubled"
+        assert daemon.poll() is None, "it is the same process"
 
 
 @pytest.mark.rule("REL-58")

@@ -90,6 +90,10 @@ class StorePlaces(Protocol):
         """Return the place and the size of the store of a broker."""
         ...
 
+    def wait_of(self, name: str) -> str:
+        """Return what a commit of a broker that takes long waits for."""
+        ...
+
     @property
     def server(self) -> ServerStatus | None:
         """Facts about the server that has the stores; None = they are files."""
@@ -489,7 +493,8 @@ class StateReport:
             text = "too little room on the disk: new messages are refused"
             return msgspec.structs.replace(store, state="full", reason=text)
         if waited := self._late(broker):
-            text = f"a commit has waited {waited:.0f} s for the disk"
+            wait = self._about.stores.wait_of(broker.name)
+            text = f"a commit has waited {waited:.0f} s {wait}"
             return msgspec.structs.replace(store, state="slow", reason=text)
         if broker.enabled:
             return store

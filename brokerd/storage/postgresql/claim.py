@@ -31,6 +31,8 @@ from brokerd.storage.postgresql.survey import schema_of, unreachable
 BEAT: Final = 1.0
 """Seconds between two signs of life, and between two looks at those of another daemon."""
 
+_ENDING: Final = 3.0
+"""Seconds after which a session that was ended, and is still there, is reported."""
 _SETTINGS: Final = {
     "application_name": "brokerd (instance)",
     "idle_session_timeout": "0",
@@ -324,6 +326,12 @@ class Claiming:
             if self._clock.monotonic() >= until:
                 for row in rows:
                     await session.execute(_END, row["pid"])
+            if self._clock.monotonic() >= until + _ENDING:
+                pids = ", ".join(str(row["pid"]) for row in rows)
+                self._waiting(
+                    f"whose former sessions do not end (server process {pids}): they hang; restart "
+                    "the server, or promote its standby"
+                )
             await self._clock.sleep_until(self._clock.monotonic() + 0.02)
 
 

@@ -7,7 +7,7 @@ Fails:  as an opening would, with `StoreFault` or `StoreDamaged`.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -23,7 +23,8 @@ from brokerd.storage.postgresql.opening import HINTS, ServerOptions, check_serve
 from brokerd.storage.postgresql.schema import check_objects
 from brokerd.storage.rows import known_brokers
 from brokerd.storage.schema import REVISIONS, read_revision
-from brokerd.storage.server_facts import ServerFacts
+from brokerd.storage.server_facts import ServerFacts, SessionWait, wait_of
+from brokerd.storage.tables import APPLICATION_ID
 
 _LONGEST: Final = 63
 """Most bytes of the name of a schema."""
@@ -32,6 +33,12 @@ _STANDBYS: Final = (
     " WHERE sync_state IN ('sync', 'quorum') AND state = 'streaming' ORDER BY 1"
 )
 _SEES: Final = "SELECT pg_has_role('pg_read_all_stats', 'USAGE')"
+_WRITERS: Final = (
+    "SELECT l.objid::bigint, a.pid, a.wait_event_type, a.wait_event"
+    " FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid"
+    " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::bigint = ?"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _SIZE: Final = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
     " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind = 'r'"
@@ -134,7 +141,14 @@ def exists(server: ServerConnection, schema: str) -> bool:
     return bool(row and row[0])
 
 
-def read_facts(server: ServerConnection, shown: str, schemas: Iterable[str]) -> ServerFacts:
+def _waits(server: ServerConnection, schemas: Iterable[str]) -> dict[str, SessionWait]:
+    """Return what the session that writes each schema waits for."""
+    names = {ownership.lock_keys(name)[1] & 0xFFFFFFFF: name for name in schemas}
+    rows = server.execute(_WRITERS, (APPLICATION_ID,)).fetchall()
+    return {names[key]: wait_of(pid, kind, event) for key, pid, kind, event in rows if key in names}
+
+
+def read_facts(server: ServerConnection, shown: str, schemas: Sequence[str]) -> ServerFacts:
     """Return the facts of a server; `shown`: its name in reports."""
 
     def value(text: str, *values: object) -> object:
@@ -147,5 +161,6 @@ def read_facts(server: ServerConnection, shown: str, schemas: Iterable[str]) -> 
         standbys=tuple(name for (name,) in server.execute(_STANDBYS)),
         wanted_standbys=str(value("SELECT current_setting(?)", "synchronous_standby_names") or ""),
         sees_standbys=bool(value(_SEES)),
+        waits=_waits(server, schemas),
         sizes={name: int(str(value(_SIZE, name) or 0)) for name in schemas},
     )
