@@ -126,12 +126,15 @@ def test_the_same_input_gives_the_same_bytes(made, spark, tmp_path):
         raw = path.read_bytes()
         assert footers.in_order(raw) == raw, "of another Java as well"
     assert set(files_of(output)) == {
+        "boots.csv",
         "conservation.csv",
         "failures.csv",
         "findings.csv",
         "groups.csv",
         "held.csv",
+        "latency.csv",
         "moves.csv",
+        "points.csv",
         "conservation.parquet",
         "findings.parquet",
         "latency.parquet",
