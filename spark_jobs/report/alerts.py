@@ -15,7 +15,7 @@ from spark_jobs.report.failed import failed
 from spark_jobs.report.slo import DAYS as BUDGET_DAYS
 from spark_jobs.report.slo import Burn, levels
 from spark_jobs.report.standing import Hours, by_subject, last_of, most_of, queues
-from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.words import counted, day_and_time, duration, hours_of, number, signed
 
 NIGHTS = 3
@@ -51,6 +51,7 @@ def alerts(data: Data) -> Iterator[Point]:
     yield from _burning(data)
 
 
+@about("queues")
 def _stuck(data: Data) -> Iterator[Point]:
     for one in queues(data):
         where = f"Queue {one.name} at {one.instance}"
@@ -81,6 +82,7 @@ def _stuck(data: Data) -> Iterator[Point]:
             )
 
 
+@about("queues")
 def _shut(data: Data) -> Iterator[Point]:
     """Yield queues that were off or full, and stores that were full, for some hours of the day."""
     at_the_end = {
@@ -122,6 +124,7 @@ def _hours_with(hours: Hours, gauge: str) -> str:
     return hours_of([at // HOUR_US % 24 for at in found]) if found else ""
 
 
+@about("peers")
 def _clocks(data: Data) -> Iterator[Point]:
     told: set[str] = set()
     for (instance, _, scope, name), hours in sorted(by_subject(data).items()):
@@ -170,6 +173,7 @@ def _clocks_of_dialogs(data: Data, told: set[str]) -> Iterator[Point]:
             )
 
 
+@about("waits")
 def _slow(data: Data) -> Iterator[Point]:
     for one in slow(data):
         what = _SLOW.get(one.measure, one.measure)
@@ -193,6 +197,7 @@ _SLOW = {
 }
 
 
+@about("soon")
 def _growing(data: Data) -> Iterator[Point]:
     rows: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for gauge in data.nights:
@@ -215,6 +220,7 @@ def _growing(data: Data) -> Iterator[Point]:
             )
 
 
+@about("soon")
 def _ending(data: Data) -> Iterator[Point]:
     for instance, days in sorted(disk_days(data).items()):
         if days < DISK_DAYS:
@@ -239,6 +245,7 @@ def _ending(data: Data) -> Iterator[Point]:
             )
 
 
+@about("levels")
 def _burning(data: Data) -> Iterator[Point]:
     """Yield the service levels whose budget burns fast, or is used up (REL-75, REL-76)."""
     for level in levels(data.date, data.kept):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_jobs.coverage import Boot
 from spark_jobs.report.data import Data
-from spark_jobs.report.status import Point, Status
+from spark_jobs.report.status import Point, Status, about
 from spark_jobs.report.words import counted, day_and_time, time_of_day
 
 AWAY_US = 900_000_000
@@ -34,6 +34,7 @@ class _Last:
     stopped: bool
 
 
+@about("coverage")
 def away(data: Data) -> Iterator[Point]:
     """Yield instances that were away or are gone, and those that crashed (BI-L13, BI-L14)."""
     by_instance: dict[str, list[Boot]] = defaultdict(list)

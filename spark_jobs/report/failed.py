@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from spark_jobs.report.data import Data, Failure
-from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.words import counted, number
 
 NEW_PART = 0.01
@@ -53,6 +53,7 @@ _GRAVE = {
 _Key = tuple[str, str, str, str, str]
 
 
+@about("failures")
 def failed(data: Data) -> Iterator[Point]:
     """Yield the failures that count (REL-65, BI-L10, BI-L11)."""
     received = _received(data)

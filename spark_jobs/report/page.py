@@ -14,6 +14,7 @@ from markupsafe import Markup
 from spark_jobs.coverage import RECOVERED, STARTED, Boot
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
 from spark_jobs.report import figures, moves, sections, words
+from spark_jobs.report.behind import TITLES, behind
 from spark_jobs.report.data import Data, Latency, Pair, Rate
 from spark_jobs.report.days import week_of, year_of
 from spark_jobs.report.hourly import WAIT
@@ -31,6 +32,20 @@ POINTS_FILLED = 3_000
 
 AFTER_CRASH = "started after a crash"
 """Text shown for a boot whose predecessor wrote no orderly stop."""
+
+SECTIONS = {
+    "books": "Was anything lost or doubled?",
+    "queues": "Is anybody stuck?",
+    "waits": "How long did messages wait?",
+    "levels": "Were the service levels kept?",
+    "traffic": "How much went through?",
+    "failures": "What failed?",
+    "readers": "Were there enough readers?",
+    "peers": "How were the peers?",
+    "soon": "Will it break soon?",
+    "coverage": "Coverage",
+}
+"""The sections that a finding may be about, by id."""
 
 _SECOND_US = 1_000_000
 _INSIDE = {
@@ -94,6 +109,9 @@ def render(data: Data, verdict: Verdict) -> str:
         "span": data.date or words.span(data.first_at, data.last_at),
         "total": _totals(data),
         "extras": _extra_columns(data),
+        "behind": behind(data),
+        "kinds": TITLES,
+        "titles": SECTIONS,
         "points": verdict.points[: sections.SHOWN],
         "pairs": sorted(data.pairs, key=_pair_rank)[: sections.SHOWN],
         "boots": sorted(data.boots, key=_boot_rank)[: sections.SHOWN],

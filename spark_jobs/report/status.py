@@ -4,8 +4,12 @@ Reads:  nothing.      Never: lets a name in a command act as more than one word 
 """
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import wraps
+
+from spark_jobs.report.data import Data
 
 
 class Status(IntEnum):
@@ -24,6 +28,25 @@ class Point:
     text: str
     advice: str
     command: str = ""
+    about: str = ""
+    """The section of the page with the figures and the dialogs behind the finding; "" = none."""
+
+
+Finder = Callable[[Data], Iterator[Point]]
+"""Yields what it finds in the values of a day."""
+
+
+def about(section: str) -> Callable[[Finder], Finder]:
+    """Return a decorator that gives the points of a finder this section, unless they have one."""
+
+    def decorate(find: Finder) -> Finder:
+        @wraps(find)
+        def found(data: Data) -> Iterator[Point]:
+            return (replace(one, about=one.about or section) for one in find(data))
+
+        return found
+
+    return decorate
 
 
 def pasted(*words: str) -> str:

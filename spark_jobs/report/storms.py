@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_jobs.report.data import Data
-from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.words import counted, number
 
 LEAST = 100
@@ -70,6 +70,7 @@ _STORMS = (
 )
 
 
+@about("peers")
 def storms(data: Data) -> Iterator[Point]:
     """Yield repetitions, drops and refusals that are many (BI-L24, BI-L25)."""
     machines: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))

@@ -12,7 +12,7 @@ from statistics import median_low
 from spark_jobs.latency import HOUR_US
 from spark_jobs.report.data import DAY_US, Counter, Data
 from spark_jobs.report.standing import Hours, Standing, by_subject, last_of, most_of, queues
-from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.words import counted, hours_of, number
 
 LEAST = 20
@@ -49,6 +49,7 @@ def traffic(data: Data) -> Iterator[Point]:
     yield from _behind(data)
 
 
+@about("traffic")
 def _quiet(data: Data) -> Iterator[Point]:
     usual = _usual(data.enqueued_before)
     came = {
@@ -108,6 +109,7 @@ def _shut(data: Data) -> set[tuple[_Queue, int]]:
     }
 
 
+@about("peers")
 def _unreachable(data: Data) -> Iterator[Point]:
     failed, heard = _attempts(data.counters)
     left_alone: dict[_Place, set[int]] = defaultdict(set)
@@ -147,6 +149,7 @@ def _attempts(
     return failed, heard
 
 
+@about("readers")
 def _behind(data: Data) -> Iterator[Point]:
     received: dict[_Queue, dict[int, int]] = defaultdict(dict)
     for counter in data.counters:

@@ -21,7 +21,7 @@ from spark_jobs.read import (
 from spark_jobs.report.alerts import COVERED, alerts
 from spark_jobs.report.away import away
 from spark_jobs.report.data import DAY_US, Data
-from spark_jobs.report.status import Point, Status, pasted
+from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.storms import storms
 from spark_jobs.report.traffic import traffic
 from spark_jobs.report.words import counted, hours_of, time_of_day
@@ -74,6 +74,7 @@ def _incomplete_logs(data: Data) -> bool:
     return set_aside or any(boot.missing for boot in data.boots)
 
 
+@about("books")
 def _books(data: Data) -> Iterator[Point]:
     unaccounted = sum(pair.unaccounted for pair in data.pairs)
     if unaccounted:
@@ -137,6 +138,7 @@ def _renamed(data: Data) -> Iterator[Point]:
         )
 
 
+@about("coverage")
 def _logs(data: Data) -> Iterator[Point]:
     yield from _gaps(data)
     corrupt = data.faulty(FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME)

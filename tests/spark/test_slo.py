@@ -153,7 +153,7 @@ def test_the_point_says_which_part_of_the_messages_was_late_and_when():
 def test_the_page_and_the_summary_have_every_level():
     data = of(kept({9: 150}))
     text = page.render(data, judge(data))
-    section = text[text.index("Were the service levels kept?") :]
+    section = text[text.index("<h2>Were the service levels kept?") :]
     for expected in ("shop → warehouse", "99 %", "within 2 s", "99.375 %", "97.9 %"):
         assert expected in section
     (said,) = summary(data, judge(data))["service_levels"]  # type: ignore[misc]

@@ -47,7 +47,7 @@ def test_slow_hours_are_named_beside_their_usual_wait():
     (found,) = usual.waits(data(slow)).unusual()
     assert (found.hours, round(found.usual)) == ((14,), 20_000)
     text = shown(data(slow))
-    waits = text[text.index('aria-label="Waits by hour') : text.index("How much went through?")]
+    waits = text[text.index('aria-label="Waits by hour') : text.index("<h2>How much went through?")]
     assert "14:00 to 15:00" in waits
     assert "90 ms" in waits
 
