@@ -17,6 +17,7 @@ from pathlib import Path
 
 MANIFEST = ".manifest"
 DAY_US = 86_400_000_000
+PACKED = ".jsonl.gz"
 VERSION = 1
 FAULT_DAMAGED = "damaged"
 FAULT_MANIFEST = "manifest"
@@ -145,7 +146,7 @@ def _overlapping(parts: list[Segment]) -> Iterator[str]:
 
 
 def _read(path: Path, day: str) -> Segment | Unusable:
-    name = path.name.removesuffix(MANIFEST) + ".jsonl.gz"
+    name = path.name.removesuffix(MANIFEST) + PACKED
     try:
         said = json.loads(path.read_bytes())
         if said["v"] != VERSION:

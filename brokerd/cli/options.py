@@ -45,7 +45,7 @@ class LocalDirectory(click.ParamType[Path]):
         """Return the path; raise `UsageError` for a URL."""
         if "://" in str(value):
             raise UsageError(
-                f"{value} is a URL, and the report works in directories of this machine",
+                f"{value} is a URL, and this is a directory of this machine",
                 hint="name a directory; a file system of another machine can be mounted there",
             )
         return Path(str(value))

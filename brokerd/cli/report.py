@@ -38,8 +38,7 @@ def command() -> None:
 @click.option("--input", "source", type=LocalDirectory(), help="Directory of segments.")
 @click.option(
     "--landing",
-    type=LocalDirectory(),
-    help="Directory to which segments are shipped.  [default: that of the metrics log]",
+    help="Directory or URL to which segments are shipped.  [default: that of the metrics log]",
 )
 @click.option("--date", help="The day, such as 2026-11-18, or `last`: the newest that has landed.")
 @click.option("--to", help="The last day of several; --date is the first.")
@@ -60,7 +59,7 @@ def run(
     *,
     config: Path | None,
     source: Path | None,
-    landing: Path | None,
+    landing: str | None,
     date: str | None,
     to: str | None,
     forget_removed: bool,
@@ -88,8 +87,9 @@ def run(
         raise click.UsageError("--keep-days is about days; it needs --date or --landing")
     _check(date, to)
     settings = load(config).settings
+    landed = landing if landing and "://" in landing else landing and Path(landing)
     result = run_report(
-        source or landing or settings.metrics_dir,
+        source or landed or settings.metrics_dir,
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else print_line,

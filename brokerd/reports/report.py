@@ -72,7 +72,7 @@ class Days:
 
 
 def run_report(
-    source: Path,
+    source: Path | str,
     output: Path,
     *,
     state_dir: Path,
@@ -82,8 +82,8 @@ def run_report(
 ) -> ReportResult:
     """Make the report of the segments below `source` in `output`; block until it is done.
 
-    With `days`, `source` is the directory to which segments are shipped, and each day's report is
-    made in a directory of its own; without `days`, one report covers all segments.
+    With `days`, `source` is the directory or the URL to which segments are shipped, and each day's
+    report is made in a directory of its own; without `days`, one report covers all segments.
 
     `say` is called with every line as soon as the child prints it. An interruption ends the child,
     too. Raises `ReportExtraMissing` and `JavaMissing`.
@@ -115,10 +115,11 @@ def run_report(
     return ReportResult(child.returncode, Path(made[-1]) if made else None, tuple(said))
 
 
-def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
+def job_arguments(source: Path | str, output: Path, days: Days | None) -> list[str]:
     """Return the command-line arguments of the job."""
     words = ["--output", str(output.absolute())]
-    words += ["--input" if days is None else "--landing", str(source.absolute())]
+    where = source if isinstance(source, str) else str(source.absolute())
+    words += ["--input" if days is None else "--landing", where]
     if days is not None:
         words += ["--date", days.first, *(["--to", days.to] if days.to else [])]
         words += ["--forget-removed"] if days.forget_removed else []

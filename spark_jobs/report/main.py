@@ -20,13 +20,16 @@ from typing import NoReturn, TypeVar
 
 from pyspark.sql import SparkSession
 
-from spark_jobs import landing
+from spark_jobs import ingest, landing
 from spark_jobs.lake import Lake, LakeError, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
+from spark_jobs.remote import NoLandingError, RemoteLanding, is_url
 from spark_jobs.report import session
 from spark_jobs.report.build import LAKE, NoReportError, build, build_days, span_of
+from spark_jobs.report.collect import HISTORY_DAYS, days_before
 from spark_jobs.report.days import PAGE
 from spark_jobs.report.slo import SloError
+from spark_jobs.report.verdict import Verdict
 
 LOG = "spark.log"
 _SCRATCH = ".spark-"
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int
         if options.landing is not None:
             return _nightly(options, log, step)
         return _single(options, log)
-    except (NoReportError, LakeError, SloError, OSError) as error:
+    except (NoReportError, NoLandingError, LakeError, SloError, OSError) as error:
         return _fail(str(error))
     except Exception as error:  # noqa: BLE001  # one place per command
         _keep(error, log)
@@ -75,34 +78,14 @@ def _single(options: argparse.Namespace, log: Path) -> int:
 
 
 def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
-    dates = _dates(options.landing, options.date, options.to)
-    known = {*landing.days(options.landing), *Lake(options.output / LAKE).dates()}
-    if not known:
-        raise _nothing_at(options.landing)
-    if not known & {*dates}:
-        raise NoReportError(
-            f"nothing of {span_of(dates)} has landed at {options.landing}; the newest day there "
-            f"is {max(known)}"
-        )
+    remote = not isinstance(options.landing, Path)
+    if not remote:
+        _known_dates(options, options.landing)  # before anything is made
     options.output.mkdir(parents=True, exist_ok=True)
-    found = [path for date in dates for path in (options.landing / date).glob("*.jsonl.gz")]
-    small = _size(found) <= session.SMALL_BYTES
     with _alone(options.output), _scratch(options.output) as scratch:
-        verdicts = _in_spark(
-            lambda spark: build_days(
-                spark,
-                options.landing,
-                options.output,
-                dates,
-                _say,
-                forget_removed=options.forget_removed,
-                keep_days=options.keep_days,
-                step=step,
-            ),
-            log,
-            scratch,
-            small=small,
-        )
+        source = _fetched(options, scratch / "landing") if remote else options.landing
+        dates = _known_dates(options, source)
+        verdicts = _verdicts(options, source, dates, log=log, scratch=scratch, step=step)
     for date, verdict in verdicts.items():
         _say(f"{date}: {verdict.status.name.lower()}: {verdict.sentence}")
     for date in dates:
@@ -112,20 +95,80 @@ def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     return max(int(verdict.status) for verdict in verdicts.values())
 
 
-def _dates(source: Path, first: str, last: str | None) -> list[str]:
-    """Return the requested days, each a real date; `last` means the newest day that has landed."""
+def _known_dates(options: argparse.Namespace, source: Path) -> list[str]:
+    """Return the requested days, of which at least one has landed or is in the lake."""
+    dates = _dates(source, options.landing, options.date, options.to)
+    known = {*landing.days(source), *Lake(options.output / LAKE).dates()}
+    if not known:
+        raise _nothing_at(options.landing)
+    if not known & {*dates}:
+        raise NoReportError(
+            f"nothing of {span_of(dates)} has landed at {options.landing}; the newest day there "
+            f"is {max(known)}"
+        )
+    return dates
+
+
+def _fetched(options: argparse.Namespace, directory: Path) -> Path:
+    """Fetch the new segments of the days that the run may look at; return their directory."""
+    landed = RemoteLanding(options.landing, directory)
+    dates = _known_dates(options, directory)
+    pages = [home.name for home in options.output.glob("????-??-??")]
+    fetched = landed.fetch(
+        Lake(options.output / LAKE),
+        days_before(min(dates), HISTORY_DAYS),
+        max([*dates, *pages]),
+        version=ingest.VERSION,
+        anew=dates if options.forget_removed else (),
+    )
+    _say(f"fetched {fetched} segments from {options.landing}")
+    return directory
+
+
+def _verdicts(
+    options: argparse.Namespace,
+    source: Path,
+    dates: Sequence[str],
+    *,
+    log: Path,
+    scratch: Path,
+    step: Step,
+) -> dict[str, Verdict]:
+    found = [path for date in dates for path in (source / date).glob("*.jsonl.gz")]
+    return _in_spark(
+        lambda spark: build_days(
+            spark,
+            source,
+            options.output,
+            dates,
+            _say,
+            forget_removed=options.forget_removed,
+            keep_days=options.keep_days,
+            step=step,
+        ),
+        log,
+        scratch,
+        small=_size(found) <= session.SMALL_BYTES,
+    )
+
+
+def _dates(source: Path, where: str | Path, first: str, last: str | None) -> list[str]:
+    """Return the requested days, each a real date; `last` means the newest day that has landed.
+
+    `where` is the landing by the name that the user knows, `source` its directory here.
+    """
     if not source.is_dir():
         raise NoReportError(f"there is no directory {source}")
     if first == "last":
         landed = landing.days(source)
         if not landed:
-            raise _nothing_at(source)
+            raise _nothing_at(where)
         return [landed[-1]]
     begin, end = calendar.fromisoformat(first), calendar.fromisoformat(last or first)
     return [(begin + timedelta(days)).isoformat() for days in range((end - begin).days + 1)]
 
 
-def _nothing_at(source: Path) -> NoReportError:
+def _nothing_at(source: str | Path) -> NoReportError:
     return NoReportError(f"nothing has landed at {source}; brokerd ship brings segments there")
 
 
@@ -192,7 +235,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", type=_directory, help="directory of segments, all in one report")
     source.add_argument(
-        "--landing", type=_directory, help="directory to which segments are shipped"
+        "--landing", type=_landing, help="directory or URL to which segments are shipped"
     )
     parser.add_argument("--date", default="last", help="with --landing: the day, 2026-11-18")
     parser.add_argument("--to", help="with --landing: the last day of several")
@@ -224,9 +267,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _landing(text: str) -> Path | str:
+    """Return a URL as it is, and anything else as a path."""
+    return text if is_url(text) else Path(text)
+
+
 def _directory(text: str) -> Path:
     """Return the path of a directory; refuse a URL, which is no path."""
-    if "://" in text:
+    if is_url(text):
         raise argparse.ArgumentTypeError(f"{text} is a URL, and no directory of this machine")
     return Path(text)
 

@@ -44,7 +44,7 @@ def test_of_reports_that_are_alike_it_is_said_that_nothing_differs(
 
 
 @pytest.mark.rule("BI-L30")
-@pytest.mark.parametrize("option", ["--output", "--landing", "--input"])
+@pytest.mark.parametrize("option", ["--output", "--input"])
 def test_a_url_is_refused_where_a_directory_is_meant(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -168,7 +168,7 @@ def test_a_shipment_to_a_url_that_is_cut_off_is_resumed(
     assert whole == sealed_files(source)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/brokerd", "nowhere://bucket"])
+@pytest.mark.parametrize("url", ["gs://bucket/brokerd", "nowhere://bucket"])
 def test_a_url_that_no_package_knows_is_refused(url: str, fsspec: Any) -> None:
     del fsspec
     with pytest.raises(LandingRefused, match=url):

@@ -1,0 +1,95 @@
+"""Remote landing: fetches from a landing behind a URL what a run needs, to a directory of its own.
+
+Reads:  the lake's records, and the landing.   Calls: `fsspec`, and what it needs for the URL.
+Never:  fetches a segment, or its manifest, that the lake has taken in; lists any directory but that
+        of the landing and those of the days a run looks at. Nor changes the landing.
+Fails:  `NoLandingError`, before Spark starts. A file that arrives incomplete does not match its
+        manifest, is set aside, and is fetched again by the next run.
+"""
+
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from spark_jobs.lake import Lake
+from spark_jobs.landing import MANIFEST, PACKED, is_date
+
+
+class NoLandingError(Exception):
+    """A landing cannot be read; the text gives the reason."""
+
+
+def is_url(text: str) -> bool:
+    """Return whether the text is a URL rather than a path."""
+    return "://" in text
+
+
+class RemoteLanding:
+    """A landing behind a URL, and the directory to which its files are fetched."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        """Connect to the landing, and make a directory for each of its days.
+
+        Raises:
+            NoLandingError: the URL cannot be used here, or there is nothing.
+        """
+        self.directory = directory
+        self._system, self._root = _connect(url)
+        try:
+            names = [PurePosixPath(one).name for one in self._system.ls(self._root, detail=False)]
+        except FileNotFoundError as error:
+            raise NoLandingError(f"there is nothing at {url}") from error
+        self._days = sorted(name for name in names if is_date(name))
+        directory.mkdir(parents=True)
+        for day in self._days:
+            (directory / day).mkdir()
+
+    def fetch(
+        self, lake: Lake, first: str, last: str, *, version: int, anew: Collection[str]
+    ) -> int:
+        """Fetch what the lake does not have of the days from `first` to `last`.
+
+        Fetch all that has landed of the days `anew`, and of those that the lake has in the form of
+        another `version`. Return the number of fetched segments.
+        """
+        wanted: list[str] = []
+        for day in self._days:
+            if first <= day <= last:
+                said = lake.current(day) or {}
+                keeps = said.get("version") == version and day not in anew
+                taken = {row[0] for row in said.get("taken", ())} if keeps else set[str]()
+                wanted += self._missing(day, taken)
+        if wanted:
+            self._system.get(
+                [f"{self._root}/{name}" for name in wanted],
+                [str(self.directory / name) for name in wanted],
+            )
+        return sum(name.endswith(PACKED) for name in wanted)
+
+    def _missing(self, day: str, taken: Collection[str]) -> list[str]:
+        """Return the manifests and segments that have landed of a day, without those `taken`."""
+        paths = self._system.ls(f"{self._root}/{day}", detail=False)
+        there = {PurePosixPath(path).name for path in paths}
+        found: list[str] = []
+        for name in sorted(there):
+            segment = name.removesuffix(MANIFEST) + PACKED
+            if name.endswith(MANIFEST) and not name.startswith(".") and segment not in taken:
+                found += [f"{day}/{one}" for one in (name, segment) if one in there]
+        return found
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
+    scheme = url.partition("://")[0]
+    try:
+        import fsspec  # noqa: PLC0415  # only installed for such landings
+
+        system, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        needed = f"pip install 'brokerd[ship]', and what fsspec needs for {scheme}"
+        raise NoLandingError(f"{url} cannot be read: {error} ({needed})") from error
+    except (ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise NoLandingError(f"{url} cannot be read: {reason}") from error
+    system.invalidate_cache()
+    return system, str(root).rstrip("/")
