@@ -1,10 +1,11 @@
-"""Remote landing: fetches from a landing behind a URL what a run needs, to a directory of its own.
+"""Remote places: fetches what a run needs from a landing behind a URL, and publishes its pages.
 
 Reads:  the lake's records, and the landing.   Calls: `fsspec`, and what it needs for the URL.
 Never:  fetches a segment, or its manifest, that the lake has taken in; lists any directory but that
         of the landing and those of the days a run looks at. Nor changes the landing.
-Fails:  `NoLandingError`, before Spark starts. A file that arrives incomplete does not match its
-        manifest, is set aside, and is fetched again by the next run.
+Fails:  `RemoteError` if a URL cannot be used. A file that arrives incomplete does not match its
+        manifest, is set aside, and is fetched again by the next run. A publication that is cut off
+        is completed by the next run.
 """
 
 from collections.abc import Collection
@@ -15,8 +16,8 @@ from spark_jobs.lake import Lake
 from spark_jobs.landing import MANIFEST, PACKED, is_date
 
 
-class NoLandingError(Exception):
-    """A landing cannot be read; the text gives the reason."""
+class RemoteError(Exception):
+    """A URL cannot be used; the text gives the reason."""
 
 
 def is_url(text: str) -> bool:
@@ -31,14 +32,14 @@ class RemoteLanding:
         """Connect to the landing, and make a directory for each of its days.
 
         Raises:
-            NoLandingError: the URL cannot be used here, or there is nothing.
+            RemoteError: the URL cannot be used here, or there is nothing.
         """
         self.directory = directory
         self._system, self._root = _connect(url)
         try:
             names = [PurePosixPath(one).name for one in self._system.ls(self._root, detail=False)]
         except FileNotFoundError as error:
-            raise NoLandingError(f"there is nothing at {url}") from error
+            raise RemoteError(f"there is nothing at {url}") from error
         self._days = sorted(name for name in names if is_date(name))
         directory.mkdir(parents=True)
         for day in self._days:
@@ -78,6 +79,43 @@ class RemoteLanding:
         return found
 
 
+class RemotePages:
+    """The place behind a URL where the pages of reports are published."""
+
+    def __init__(self, url: str) -> None:
+        """Connect to the place.
+
+        Raises:
+            RemoteError: the URL cannot be used here.
+        """
+        self._system, self._root = _connect(url)
+
+    def publish(self, reports: Path, page: str, summary: str) -> list[str]:
+        """Copy each report that is not there as it is here; return their names.
+
+        The file `summary` of a report is copied last: it names the input of the page, so a copy
+        that is cut off does not count as there.
+        """
+        found = sorted(path.parent for path in reports.glob(f"[!.]*/{summary}"))
+        changed = [home for home in found if not self._has(home, page, summary)]
+        for home in changed:
+            self._system.makedirs(f"{self._root}/{home.name}", exist_ok=True)
+            files = (path for path in home.iterdir() if path.is_file())
+            for path in sorted(files, key=lambda path: (path.name == summary, path.name)):
+                self._system.put_file(str(path), f"{self._root}/{home.name}/{path.name}")
+        return [home.name for home in changed]
+
+    def _has(self, home: Path, page: str, summary: str) -> bool:
+        at = f"{self._root}/{home.name}"
+        try:
+            return bool(
+                self._system.cat_file(f"{at}/{summary}") == (home / summary).read_bytes()
+                and self._system.size(f"{at}/{page}") == (home / page).stat().st_size
+            )
+        except FileNotFoundError:
+            return False
+
+
 def _connect(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it."""
     scheme = url.partition("://")[0]
@@ -87,9 +125,9 @@ def _connect(url: str) -> tuple[Any, str]:
         system, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
         needed = f"pip install 'brokerd[ship]', and what fsspec needs for {scheme}"
-        raise NoLandingError(f"{url} cannot be read: {error} ({needed})") from error
+        raise RemoteError(f"{url} cannot be used: {error} ({needed})") from error
     except (ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]
-        raise NoLandingError(f"{url} cannot be read: {reason}") from error
+        raise RemoteError(f"{url} cannot be used: {reason}") from error
     system.invalidate_cache()
     return system, str(root).rstrip("/")

@@ -53,6 +53,9 @@ def command() -> None:
     type=click.IntRange(min=35),
     help="Remove older days from OUTPUT/lake; their pages stay.",
 )
+@click.option(
+    "--publish", metavar="URL", help="Copy the pages to this URL, such as s3://bucket/reports."
+)
 @click.option("--output", type=LocalDirectory(), required=True, help="Directory of the reports.")
 @json_option
 def run(
@@ -64,6 +67,7 @@ def run(
     to: str | None,
     forget_removed: bool,
     keep_days: int | None,
+    publish: str | None,
     output: Path,
     as_json: bool,
 ) -> int:
@@ -85,6 +89,8 @@ def run(
         raise click.UsageError("--forget-removed is about days; it needs --date or --landing")
     if keep_days is not None and not by_day:
         raise click.UsageError("--keep-days is about days; it needs --date or --landing")
+    if publish is not None and (not by_day or "://" not in publish):
+        raise click.UsageError("--publish needs a URL, and --date or --landing")
     _check(date, to)
     settings = load(config).settings
     landed = landing if landing and "://" in landing else landing and Path(landing)
@@ -93,9 +99,7 @@ def run(
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else print_line,
-        days=Days(date or LAST, to, forget_removed=forget_removed, keep_days=keep_days)
-        if by_day
-        else None,
+        days=Days(date or LAST, to, forget_removed, keep_days, publish) if by_day else None,
     )
     if as_json:
         again = [{"date": day, "because": why} for day, why in result.made_again.items()]

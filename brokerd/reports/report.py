@@ -62,13 +62,15 @@ class Days:
 
     With `forget_removed` the days are made from the segments in the landing now: segments that were
     added before, and have been removed from the landing since, are dropped (BI-L8). With
-    `keep_days` the lake keeps that many days, up to the newest (BI-L37).
+    `keep_days` the lake keeps that many days, up to the newest (BI-L37). The pages are copied to
+    `publish`, a URL, if there is one (BI-L39).
     """
 
     first: str = "last"
     to: str | None = None
     forget_removed: bool = False
     keep_days: int | None = None
+    publish: str | None = None
 
 
 def run_report(
@@ -124,6 +126,7 @@ def job_arguments(source: Path | str, output: Path, days: Days | None) -> list[s
         words += ["--date", days.first, *(["--to", days.to] if days.to else [])]
         words += ["--forget-removed"] if days.forget_removed else []
         words += [] if days.keep_days is None else ["--keep-days", str(days.keep_days)]
+        words += [] if days.publish is None else ["--publish", days.publish]
     return words
 
 

@@ -23,13 +23,14 @@ from pyspark.sql import SparkSession
 from spark_jobs import ingest, landing
 from spark_jobs.lake import Lake, LakeError, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
-from spark_jobs.remote import NoLandingError, RemoteLanding, is_url
+from spark_jobs.remote import RemoteError, RemoteLanding, RemotePages, is_url
 from spark_jobs.report import session
 from spark_jobs.report.build import LAKE, NoReportError, build, build_days, span_of
 from spark_jobs.report.collect import HISTORY_DAYS, days_before
-from spark_jobs.report.days import PAGE
+from spark_jobs.report.days import PAGE, SUMMARY
 from spark_jobs.report.slo import SloError
 from spark_jobs.report.verdict import Verdict
+from spark_jobs.report.words import counted
 
 LOG = "spark.log"
 _SCRATCH = ".spark-"
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int
         if options.landing is not None:
             return _nightly(options, log, step)
         return _single(options, log)
-    except (NoReportError, NoLandingError, LakeError, SloError, OSError) as error:
+    except (NoReportError, RemoteError, LakeError, SloError, OSError) as error:
         return _fail(str(error))
     except Exception as error:  # noqa: BLE001  # one place per command
         _keep(error, log)
@@ -78,6 +79,7 @@ def _single(options: argparse.Namespace, log: Path) -> int:
 
 
 def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
+    pages = None if options.publish is None else RemotePages(options.publish)
     remote = not isinstance(options.landing, Path)
     if not remote:
         _known_dates(options, options.landing)  # before anything is made
@@ -91,6 +93,9 @@ def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     for date in dates:
         if date not in verdicts:
             _say(f"{date}: nothing has landed")
+    if pages is not None:
+        published = pages.publish(options.output, PAGE, SUMMARY)
+        _say(f"published {counted(len(published), 'report')} at {options.publish}")
     _say(f"page: {options.output / max(verdicts) / PAGE}")
     return max(int(verdict.status) for verdict in verdicts.values())
 
@@ -245,6 +250,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="with --landing: make the days of what is there now, not of what was there before",
     )
     parser.add_argument(
+        "--publish", metavar="URL", help="with --landing: where the pages are copied to"
+    )
+    parser.add_argument(
         "--keep-days", type=int, help="with --landing: how many days the lake keeps"
     )
     parser.add_argument(
@@ -256,6 +264,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{text} is no day such as 2026-11-18")
     if options.forget_removed and options.landing is None:
         parser.error("--forget-removed is about a landing; it needs --landing")
+    if options.publish is not None and options.landing is None:
+        parser.error("--publish is about days; it needs --landing")
+    if options.publish is not None and not is_url(options.publish):
+        parser.error(f"--publish {options.publish} is no URL such as s3://bucket/reports")
     if options.keep_days is not None and options.landing is None:
         parser.error("--keep-days is about the lake; it needs --landing")
     if options.keep_days is not None and options.keep_days < LEAST_KEPT:

@@ -10,7 +10,7 @@ import pytest
 from brokerd.reports.shipping import landing_at, ship
 from spark_jobs import ingest, landing
 from spark_jobs.lake import Lake
-from spark_jobs.remote import NoLandingError, RemoteLanding
+from spark_jobs.remote import RemoteError, RemoteLanding, RemotePages
 from spark_jobs.report import build
 from spark_jobs.report import main as job
 from tests.spark import s3
@@ -18,6 +18,7 @@ from tests.spark.killed import reports
 from tests.spark.month import NEVER, Month, day_of
 
 URL = f"s3://{s3.BUCKET}/brokerd"
+PAGES = f"s3://{s3.BUCKET}/pages"
 FIRST, SECOND = day_of(0), day_of(1)
 
 
@@ -102,23 +103,57 @@ def test_only_the_landing_and_the_days_of_a_run_are_listed(system, written, tmp_
     ("url", "said"),
     [
         ("s3://nowhere/brokerd", "there is nothing at s3://nowhere/brokerd"),
-        ("teleport://bucket", "teleport://bucket cannot be read: Protocol not known: teleport"),
+        ("teleport://bucket", "teleport://bucket cannot be used: Protocol not known: teleport"),
     ],
 )
 def test_a_landing_that_cannot_be_used_is_named(system, tmp_path, capsys, url, said):
     output = tmp_path / "out"
     assert job.main(["--landing", url, "--output", str(output)]) == 2
     assert said in capsys.readouterr().err
-    with pytest.raises(NoLandingError, match=said):
+    with pytest.raises(RemoteError, match=said):
         RemoteLanding(url, tmp_path / "fetched")
     assert {path.name for path in output.iterdir()} == {".lock"}
 
 
-@pytest.mark.rule("BI-L38")
+def published(system) -> dict[str, bytes]:
+    system.invalidate_cache()
+    home = f"{s3.BUCKET}/pages/"
+    return {path.removeprefix(home): system.cat_file(path) for path in system.find(home)}
+
+
+@pytest.mark.rule("BI-L39")
+def test_reports_that_have_changed_are_published_and_the_summary_last(system, tmp_path, caplog):
+    for date, text in ((FIRST, "one"), (SECOND, "two"), (".new-x", "of a killed run")):
+        (tmp_path / date).mkdir()
+        for name in (build.PAGE, build.SUMMARY, "findings.csv"):
+            (tmp_path / date / name).write_text(f"{name} of {text}")
+    pages = RemotePages(PAGES)
+
+    def publish():
+        return pages.publish(tmp_path, build.PAGE, build.SUMMARY)
+
+    assert publish() == [FIRST, SECOND]
+    assert {*published(system)} == {
+        f"{date}/{name}"
+        for date in (FIRST, SECOND)
+        for name in (build.PAGE, build.SUMMARY, "findings.csv")
+    }
+    assert publish() == []
+    system.rm(f"{s3.BUCKET}/pages/{FIRST}/{build.SUMMARY}")  # as if a run had been killed
+    (tmp_path / SECOND / build.PAGE).write_text("a page of a later version")
+    caplog.set_level("INFO", "werkzeug")
+    caplog.clear()
+    assert publish() == [FIRST, SECOND]
+    put = [text for one in caplog.records if '"PUT ' in (text := one.getMessage())]
+    assert [f"/{FIRST}/{build.SUMMARY}" in text for text in put[:3]] == [False, False, True]
+    assert published(system)[f"{SECOND}/{build.PAGE}"] == b"a page of a later version"
+
+
+@pytest.mark.rule("BI-L38", "BI-L39")
 def test_a_report_from_s3_has_the_bytes_of_one_from_a_directory(system, spark, written, tmp_path):
     system.put(str(written), f"{s3.BUCKET}/brokerd", recursive=True)
     output, local = tmp_path / "remote", tmp_path / "local"
-    words = ["--landing", URL, "--date", SECOND, "--output", str(output)]
+    words = ["--landing", URL, "--date", SECOND, "--output", str(output), "--publish", PAGES]
     done = subprocess.run(
         [sys.executable, "-m", "spark_jobs.report", *words],
         env=os.environ | {"PYTHONPATH": str(Path(build.__file__).parents[2])},
@@ -131,4 +166,5 @@ def test_a_report_from_s3_has_the_bytes_of_one_from_a_directory(system, spark, w
     local.mkdir()
     build.build_days(spark, written, local, [SECOND], lambda _: None)
     assert reports(output) == reports(local)
+    assert published(system) == {name: body for name, (body,) in reports(local).items()}
     assert not [*output.glob(".spark-*")], "what was fetched is removed"

@@ -178,6 +178,7 @@ def test_days_of_which_nothing_has_landed_are_said_at_once(tmp_path, capsys):
         (["--date", "2026-10-08", "--to", "2026-10-07"], "--to 2026-10-07 is before --date"),
         (["--day", "2026-10-08"], "--day"),
         (["--keep-days", "34"], "--keep-days is at least 35"),
+        (["--publish", "/srv/www"], "--publish /srv/www is no URL"),
         (["--output", "s3://bucket/reports"], "s3://bucket/reports is a URL"),
     ],
 )

@@ -22,6 +22,8 @@ Capture = pytest.CaptureFixture[str]
         (["--landing", "in", "--to", "2026-11-17"], "--to needs --date"),
         (["--forget-removed"], "--forget-removed is about days"),
         (["--keep-days", "400"], "--keep-days is about days"),
+        (["--publish", "s3://bucket/reports"], "--publish needs a URL, and --date"),
+        (["--date", "last", "--publish", "/srv/www"], "--publish needs a URL"),
         (["--date", "last", "--keep-days", "34"], "34 is not in the range x>=35"),
     ],
 )

@@ -68,11 +68,10 @@ def test_what_is_no_longer_in_the_landing_is_forgotten_only_if_asked_for(tmp_pat
     assert asked == [*usual, "--forget-removed"]
 
 
-@pytest.mark.rule("BI-L37")
-def test_the_number_of_days_to_keep_is_passed_on(tmp_path):
-    usual = job_arguments(tmp_path, tmp_path, Days("2026-11-16"))
-    assert job_arguments(tmp_path, tmp_path, Days("2026-11-16", keep_days=400)) == [
-        *usual,
-        "--keep-days",
-        "400",
+@pytest.mark.rule("BI-L37", "BI-L38", "BI-L39")
+def test_urls_and_the_number_of_days_to_keep_are_passed_on(tmp_path):
+    days = Days("2026-11-16", keep_days=400, publish="s3://bucket/reports")
+    assert job_arguments("s3://bucket/landing", tmp_path, days) == [
+        *("--output", str(tmp_path), "--landing", "s3://bucket/landing", "--date", "2026-11-16"),
+        *("--keep-days", "400", "--publish", "s3://bucket/reports"),
     ]
