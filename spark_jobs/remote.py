@@ -91,10 +91,11 @@ class RemotePages:
         self._system, self._root = _connect(url)
 
     def publish(self, reports: Path, page: str, summary: str) -> list[str]:
-        """Copy each report that is not there as it is here; return their names.
+        """Copy each report, and each page of a week or year, that is not there as it is here.
 
-        The file `summary` of a report is copied last: it names the input of the page, so a copy
-        that is cut off does not count as there.
+        Return the names of the reports. The file `summary` of a report is copied last: it names the
+        input of the page, so a copy that is cut off does not count as there. Pages of weeks and
+        years come after the reports to which they lead.
         """
         found = sorted(path.parent for path in reports.glob(f"[!.]*/{summary}"))
         changed = [home for home in found if not self._has(home, page, summary)]
@@ -103,7 +104,18 @@ class RemotePages:
             files = (path for path in home.iterdir() if path.is_file())
             for path in sorted(files, key=lambda path: (path.name == summary, path.name)):
                 self._system.put_file(str(path), f"{self._root}/{home.name}/{path.name}")
+        for span in sorted(reports.glob("*.html")):
+            if not self._is_same(span):
+                self._system.makedirs(self._root, exist_ok=True)
+                self._system.put_file(str(span), f"{self._root}/{span.name}")
         return [home.name for home in changed]
+
+    def _is_same(self, span: Path) -> bool:
+        try:
+            there: bytes = self._system.cat_file(f"{self._root}/{span.name}")
+        except FileNotFoundError:
+            return False
+        return there == span.read_bytes()
 
     def _has(self, home: Path, page: str, summary: str) -> bool:
         at = f"{self._root}/{home.name}"

@@ -127,6 +127,7 @@ def test_reports_that_have_changed_are_published_and_the_summary_last(system, tm
         (tmp_path / date).mkdir()
         for name in (build.PAGE, build.SUMMARY, "findings.csv"):
             (tmp_path / date / name).write_text(f"{name} of {text}")
+    (tmp_path / "week-2026-W47.html").write_text("a week")
     pages = RemotePages(PAGES)
 
     def publish():
@@ -134,11 +135,16 @@ def test_reports_that_have_changed_are_published_and_the_summary_last(system, tm
 
     assert publish() == [FIRST, SECOND]
     assert {*published(system)} == {
-        f"{date}/{name}"
-        for date in (FIRST, SECOND)
-        for name in (build.PAGE, build.SUMMARY, "findings.csv")
+        "week-2026-W47.html",
+        *(
+            f"{date}/{name}"
+            for date in (FIRST, SECOND)
+            for name in (build.PAGE, build.SUMMARY, "findings.csv")
+        ),
     }
+    (tmp_path / "week-2026-W47.html").write_text("7 days")
     assert publish() == []
+    assert published(system)["week-2026-W47.html"] == b"7 days"
     system.rm(f"{s3.BUCKET}/pages/{FIRST}/{build.SUMMARY}")  # as if a run had been killed
     (tmp_path / SECOND / build.PAGE).write_text("a page of a later version")
     caplog.set_level("INFO", "werkzeug")
