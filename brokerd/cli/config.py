@@ -121,7 +121,8 @@ def _start_problems(
     # The checking user may be root, or another than the daemon's.
     user = owner_of(settings.instance.data_dir)
     problems = list(preflight.all_problems(preflight.Start(settings, declared, user)))
-    runs = any(isinstance(problem, StoreLocked) for problem in problems)
+    # A server lets a second daemon wait, so there no problem says that one runs.
+    runs = settings.is_on_server or any(isinstance(one, StoreLocked) for one in problems)
     for problem in problems:
         own: bool | None = runs and isinstance(problem, StoreLocked)
         if runs and isinstance(problem, PortTaken) and problem.in_use_at:

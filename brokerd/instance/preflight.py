@@ -26,6 +26,7 @@ from brokerd.errors import (
     UnsafeFile,
 )
 from brokerd.ids import show
+from brokerd.instance import store_engine
 from brokerd.instance.store_engine import missing_store, survey_of
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
@@ -39,7 +40,7 @@ from brokerd.storage.file_checks import (
 from brokerd.storage.files.key_file import NAME as KEY_FILE
 from brokerd.storage.files.lock import is_held, last_owner
 from brokerd.storage.files.private_files import survey
-from brokerd.transport.listeners import is_listener
+from brokerd.transport.listeners import is_listener, listener_at
 from brokerd.transport.network import try_listening, unix_path
 
 
@@ -259,10 +260,15 @@ def listening_problems(settings: Settings) -> Iterator[PortTaken]:
 def is_own_listener(settings: Settings, address: str) -> bool | None:
     """Return whether the process listening on `address` is the daemon of these settings.
 
-    None: that cannot be determined, because no daemon on this machine has the store open.
+    None: that cannot be determined, because no daemon on this machine has the store open. With
+    stores on a server, the daemon is the process at the socket for clients while the server says
+    that a daemon has the stores open (REL-84).
     """
     if settings.is_on_server:
-        return None
+        if not survey_of(settings).holder:
+            return False
+        pid = None if settings.client_socket is None else listener_at(str(settings.client_socket))
+        return None if pid is None else is_listener(pid, address)
     path = settings.store_path(MSDB)
     owner = last_owner(path) if is_held(path) else None
     if owner is None or owner.host != socket.gethostname():
@@ -350,12 +356,11 @@ def _object_problems(start: Start) -> Iterator[BrokerError]:
     settings = start.settings
     for one in start.declared.brokers if start.declared is not None else ():
         path = settings.store_path(one.broker)
-        # The server compares them when they are applied.
-        is_elsewhere = settings.is_on_server or one.broker in settings.mirroring.brokers
-        if is_elsewhere or not path.exists():
-            continue
         try:
-            refuse_contracts_in_use(path, one.contracts)
+            if settings.is_on_server:
+                store_engine.refuse_contracts_in_use(settings, one.broker, one.contracts)
+            elif one.broker not in settings.mirroring.brokers and path.exists():
+                refuse_contracts_in_use(path, one.contracts)
         except InUse as error:
             about = f"broker {one.broker}: {error.message}"
             yield InUse(about, hint="let the dialogs end first, or give the contract a new name")

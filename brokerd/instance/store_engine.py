@@ -6,13 +6,14 @@ Never:  opens a store, or shows a password.
 Fails:  `PostgresqlExtraMissing` if the driver is not installed.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from brokerd.config.database_url import shown
 from brokerd.config.settings import Settings
 from brokerd.errors import PostgresqlExtraMissing, StoreMissing
 from brokerd.ids import BrokerId, show
-from brokerd.model import MSDB
+from brokerd.model import MSDB, Contract
 from brokerd.storage.executors import Executor, Threaded
 from brokerd.storage.files.private_files import SERVER_HISTORY
 
@@ -70,6 +71,22 @@ def survey_of(settings: Settings) -> "Survey":
     from brokerd.storage.postgresql.survey import survey  # noqa: PLC0415  # an extra
 
     return survey(settings.store.url, options)
+
+
+def refuse_contracts_in_use(
+    settings: Settings, broker: str, wanted: Mapping[str, Contract]
+) -> None:
+    """Raise `InUse` if open dialogs of a store on the server need a contract that changes.
+
+    Raises:
+        InUse: see above.
+        PostgresqlExtraMissing: the driver is not installed.
+        StoreFault: the server cannot be reached, or refuses the login.
+    """
+    options = server_options(settings)
+    from brokerd.storage.postgresql import survey  # noqa: PLC0415  # an extra
+
+    survey.refuse_contracts_in_use(settings.store.url, options, broker, wanted)
 
 
 def place_of(settings: Settings, broker: str = MSDB) -> str:

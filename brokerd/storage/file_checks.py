@@ -152,13 +152,18 @@ def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
         return
     with reading(path) as connection:
         try:
-            have = catalog.load(connection).contracts
-            changed = (name for name, one in wanted.items() if have.get(name, one) != one)
-            references.refuse_if_used(
-                connection, [references.Use(contract=name) for name in sorted(changed)]
-            )
+            refuse_changed_contracts(connection, wanted)
         except sqlite3.DatabaseError as error:
             raise unreadable(path, error) from error
+
+
+def refuse_changed_contracts(connection: Connection, wanted: Mapping[str, Contract]) -> None:
+    """Raise `InUse` if open dialogs of a store need a contract that `wanted` changes."""
+    have = catalog.load(connection).contracts
+    changed = (name for name, one in wanted.items() if have.get(name, one) != one)
+    references.refuse_if_used(
+        connection, [references.Use(contract=name) for name in sorted(changed)]
+    )
 
 
 def _check_name(connection: Connection, path: Path, name: str) -> None:

@@ -44,6 +44,14 @@ def is_listener(pid: int, address: str) -> bool | None:
         return None
 
 
+def listener_at(path: str) -> int | None:
+    """Return the id of the process that began to listen on a Unix socket; None = unknown."""
+    try:
+        return _pid_at(path)
+    except (OSError, AttributeError):  # nobody listens, or not Linux
+        return None
+
+
 def _pid_at(path: str) -> int:
     """Return the id of the process that began to listen on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import brokerd
 from tests.acceptance.on_server import ServerPlace, receive, send
+from tests.acceptance.serving import OBJECTS
 from tests.postgresql.servers import Server
 
 
@@ -55,6 +57,28 @@ def test_starts_that_cannot_succeed_are_refused_with_the_remedy(
     refused = away.check()
     assert refused.returncode == 74
     assert "store.url" in refused.stderr
+
+
+@pytest.mark.rule("REL-84")
+def test_a_check_beside_the_daemon_finds_what_a_start_would(
+    tmp_path: Path, durable_url: str
+) -> None:
+    place = ServerPlace(tmp_path / "a", durable_url)
+    with place.serving(), socket.create_server(("127.0.0.1", 0)) as other:
+        with brokerd.sync.connect(place.address, broker="main") as client:
+            send(client, range(1))
+        checked = place.check()
+        assert checked.returncode == 0, checked.stderr
+        assert "warning: cannot listen at" in checked.stdout
+        assert "could not be told" not in checked.stdout
+
+        place.write(port=other.getsockname()[1])
+        assert place.check().returncode == 69
+
+        place.write()
+        place.objects.write_text(OBJECTS.replace('"Order" = "initiator"', '"Order" = "any"'))
+        checked = place.check()
+        assert (checked.returncode, "need contract orders" in checked.stderr) == (65, True)
 
 
 @pytest.mark.rule("REL-56")

@@ -7,14 +7,16 @@ Fails:  as an opening would, with `StoreFault` or `StoreDamaged`.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.ids import BrokerId
-from brokerd.model import MSDB
+from brokerd.model import MSDB, Contract
+from brokerd.storage.file_checks import refuse_changed_contracts
 from brokerd.storage.postgresql import ownership
 from brokerd.storage.postgresql.connecting import connect
 from brokerd.storage.postgresql.connection import ServerConnection, as_connection, in_thread
@@ -85,6 +87,32 @@ def survey(url: str, options: ServerOptions) -> Survey:
         StoreVersion: another version of this program made `msdb`.
     """
     schema = schema_of(options, MSDB)
+    with _looking(url, options, schema) as server:
+        check_server(server, options)
+        return _read(server, options, schema)
+
+
+def refuse_contracts_in_use(
+    url: str, options: ServerOptions, broker: str, wanted: Mapping[str, Contract]
+) -> None:
+    """Refuse declarations of a broker as `file_checks.refuse_contracts_in_use` does (REL-84).
+
+    A store of an older version is not inspected, and one that does not exist has no dialogs.
+
+    Raises:
+        InUse: open dialogs need a contract that the declarations change.
+        StoreFault: the server cannot be reached, or refuses the login.
+    """
+    schema = schema_of(options, broker)
+    with _looking(url, options, schema) as server:
+        connection = as_connection(server)
+        if exists(server, schema) and read_revision(connection, schema) == REVISIONS[-1]:
+            refuse_changed_contracts(connection, wanted)
+
+
+@contextmanager
+def _looking(url: str, options: ServerOptions, schema: str) -> Iterator[ServerConnection]:
+    """Connect to the server for one look, on another thread's loop."""
     try:
         session = in_thread(
             connect(
@@ -99,8 +127,7 @@ def survey(url: str, options: ServerOptions) -> Survey:
         raise unreachable(error) from error
     server = ServerConnection(session, in_thread)
     try:
-        check_server(server, options)
-        return _read(server, options, schema)
+        yield server
     except ServerError as error:
         raise StoreFault(f"the PostgreSQL server cannot be looked at: {error}") from error
     finally:
