@@ -32,7 +32,7 @@ from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.executors import Inline
+from brokerd.storage.executors import Executor, Inline
 from brokerd.telemetry.log import NullLog
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
@@ -201,7 +201,7 @@ class RigInstance:
             ids=SeededIds(streams.stream("ids")),
             rng=streams.stream("rng"),
             network=self._rig.network.for_node(self.name),
-            executor=Inline(),
+            executor=self._rig.executor(self.name),
             log=NullLog(),
             boot_id=BootId(streams.stream("boot").randbytes(16)),
             keys=streams.stream("keys").randbytes,
@@ -359,6 +359,11 @@ class Rig:
             ),
             transport=Transport(allow_plaintext=True),
         )
+
+    def executor(self, name: str) -> Executor:
+        """Return what runs the SQL of the stores of an instance."""
+        del name
+        return Inline()
 
     def close(self) -> None:
         """Stop the instances; raise the errors of callbacks, and of tasks that no code awaited."""

@@ -1,4 +1,4 @@
-"""A demo to run, of which no daemon is left afterwards."""
+"""A demo to run, of which no daemon is left afterwards; servers that daemons accept."""
 
 import os
 import shutil
@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.running import Demo
+from tests.postgresql.engine import engine, pytest_runtest_setup  # noqa: F401 - known here by it
 from tests.postgresql.servers import Server, Servers
+
+
+@pytest.fixture(scope="session")
+def engine_server(all_postgresql_servers: Servers) -> Server:
+    """A server that writes what it confirms, for the daemons of all tests of this process."""
+    return all_postgresql_servers.new("engine", fsync=True)
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance.instance import Instance
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.executors import Threaded
 from brokerd.testing.clock import SimClock
 from brokerd.transport.network import SystemNetwork
+from tests import stores
 from tests.acceptance.one_process import Log
 from tests.acceptance.serving import free_port
 from tests.relay import Relay
@@ -118,7 +118,7 @@ class Hurried:
                 ids=ids,
                 rng=Random(1),
                 network=SystemNetwork(),
-                executor=Threaded(),
+                executor=stores.threaded(self.folder),
                 log=Log(),
                 boot_id=BootId(ids.fresh()),
             ),

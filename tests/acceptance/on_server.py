@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import brokerd
+from brokerd.storage.copying.places import Place as StorePlace
 from tests import warm
 from tests.acceptance.serving import READY_WITHIN, Place
 
@@ -25,10 +26,12 @@ class ServerPlace(Place):
         self.store = store
         super().__init__(folder)
 
-    def write(self, **values: object) -> None:
-        super().write(**values)
-        with self.settings.open("a") as file:
-            file.write(f'[store]\nurl = "{self.url}"\n{self.store}\n')
+    def store_section(self, data_dir: Path) -> str:
+        del data_dir
+        return f'[store]\nurl = "{self.url}"\n{self.store}\n'
+
+    def stores(self) -> list[StorePlace]:
+        return []  # the server may be down
 
     @property
     def log(self) -> Path:

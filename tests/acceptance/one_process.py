@@ -19,9 +19,8 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance.instance import Instance
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.executors import Threaded
-from brokerd.testing import left
 from brokerd.transport.network import SystemNetwork
+from tests import stores
 
 
 class Log:
@@ -81,8 +80,8 @@ class Served:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._over, self._over
-        for broker in self.instance.brokers.values():  # what it served is whole (HK-10)
-            assert left.in_file(broker.store.path, may_be_over=True) == []
+        for place in stores.stores_of(self.folder):  # what it served is whole (HK-10)
+            assert stores.problems(place, may_be_over=True) == []
 
     def when_one_waits(self, act: Callable[[], object]) -> threading.Thread:
         """Do something, in another thread, as soon as a receive waits."""
@@ -120,7 +119,7 @@ class Served:
                 ids=ids,
                 rng=Random(1),
                 network=SystemNetwork(),
-                executor=Threaded(),
+                executor=stores.threaded(self.folder),
                 log=self.log,
                 boot_id=BootId(ids.fresh()),
             ),

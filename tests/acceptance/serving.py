@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO
 
 import brokerd
-from brokerd.storage.file_checks import is_moved
-from brokerd.testing import left
-from tests import warm
+from brokerd.storage.copying.places import Place as StorePlace
+from tests import stores, warm
 
 OBJECTS = """
 [broker]
@@ -69,8 +68,12 @@ class Place:
             f'[clients]\nlisten = "{listen}"\n'
             f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {port}\n'
             'encryption = "disabled"\nauthentication = "none"\n'
-            '[clock]\ntick = "1h"\n'
+            f'[clock]\ntick = "1h"\n{self.store_section(Path(str(data_dir)))}'
         )
+
+    def store_section(self, data_dir: Path) -> str:
+        """Return the section [store] of the settings."""
+        return stores.section(data_dir)
 
     @property
     def address(self) -> str:
@@ -119,10 +122,14 @@ class Place:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.wait(30)
-        stores = () if is_damaged else self.data_dir.glob("*.db")
-        for path in stores:  # killed or stopped, each is whole (HK-10)
-            if not is_moved(path):  # it goes on elsewhere
-                assert left.in_file(path, may_be_over=True) == []
+        for place in (
+            () if is_damaged else self.stores()
+        ):  # killed or stopped, each is whole (HK-10)
+            assert stores.problems(place, may_be_over=True) == []
+
+    def stores(self) -> list[StorePlace]:
+        """Return the stores of its daemon, except those that go on elsewhere."""
+        return stores.stores_of(self.data_dir)
 
 
 def tree(folder: Path) -> dict[str, str]:

@@ -17,6 +17,9 @@ from tests.acceptance.appendix import OBJECTS, Place, Row
 from tests.acceptance.appendix_rows import NOT_YET, ROWS
 from tests.acceptance.one_process import Served
 
+pytestmark = pytest.mark.of_files(
+    "the file of another broker and a damaged one are beside the rest"
+)
 SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
 Capture = pytest.CaptureFixture[str]
 

@@ -203,6 +203,7 @@ def test_a_handler_is_found_in_the_working_directory(place: Place) -> None:
 
 
 @pytest.mark.rule("REL-16", "FP-9")
+@pytest.mark.of_files("a second daemon on a server waits for the first one to end")
 def test_a_second_daemon_on_the_same_store(running: Place) -> None:
     assert_start_refused(
         running, 73, f"{running.data_dir}", "is open in process", "instance.data_dir", running=True
@@ -212,6 +213,7 @@ def test_a_second_daemon_on_the_same_store(running: Place) -> None:
 
 
 @pytest.mark.rule("BI-D1")
+@pytest.mark.of_files("it damages a store file")
 def test_a_store_that_is_something_else(place: Place) -> None:
     place.data_dir.mkdir()
     store = place.data_dir / "main.db"
@@ -222,6 +224,7 @@ def test_a_store_that_is_something_else(place: Place) -> None:
 
 
 @pytest.mark.rule("BI-D1")
+@pytest.mark.of_files("it damages a store file")
 def test_a_store_of_another_application(place: Place) -> None:
     place.data_dir.mkdir()
     store = place.data_dir / "msdb.db"
@@ -230,6 +233,7 @@ def test_a_store_of_another_application(place: Place) -> None:
 
 
 @pytest.mark.rule("REL-29", "BI-D1")
+@pytest.mark.of_files("it damages a store file")
 def test_a_store_of_a_newer_version(place: Place) -> None:
     store = _store(place)
     _query(store, "PRAGMA journal_mode = WAL", "UPDATE alembic_version SET version_num = '9876'")
@@ -237,6 +241,7 @@ def test_a_store_of_a_newer_version(place: Place) -> None:
 
 
 @pytest.mark.rule("REL-29", "BI-D1")
+@pytest.mark.of_files("it damages a store file")
 def test_a_newer_store_whose_last_daemon_was_killed(place: Place) -> None:
     store = _store(place)
     left = sqlite3.connect(store, isolation_level=None)

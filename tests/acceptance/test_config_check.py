@@ -84,9 +84,18 @@ FAULTS: dict[str, Fault] = {
     "handlers": handler_that_is_missing,
 }
 
+ABOUT_FILES = ("stores that are shared with a partner", "stores")
+OF_FILES = pytest.mark.of_files("its faults are of store files")
 
-@pytest.mark.rule("BI-C5")
-@pytest.mark.parametrize("about", [check.about for check in START_CHECKS])
+
+@pytest.mark.rule("BI-C5", "REL-84")
+@pytest.mark.parametrize(
+    "about",
+    [
+        pytest.param(check.about, marks=OF_FILES if check.about in ABOUT_FILES else ())
+        for check in START_CHECKS
+    ],
+)
 def test_a_start_that_would_be_refused_is_told_before_it_is_tried(
     about: str, tmp_path: Path
 ) -> None:
@@ -96,7 +105,7 @@ def test_a_start_that_would_be_refused_is_told_before_it_is_tried(
         assert_start_refused(place, status, problem)
 
 
-@pytest.mark.rule("BI-C5")
+@pytest.mark.rule("BI-C5", "REL-84")
 def test_an_address_of_another_program_is_a_reason_beside_a_daemon_that_runs(
     tmp_path: Path,
 ) -> None:
@@ -112,6 +121,13 @@ def test_an_address_of_another_program_is_a_reason_beside_a_daemon_that_runs(
         checked = place.check()
         assert checked.returncode == 0
         assert "could not be told" not in checked.stdout
+
+
+@pytest.mark.rule("BI-C5")
+@pytest.mark.of_files("a lock file says which process has a file")
+def test_a_daemon_of_another_machine_leaves_open_who_listens(tmp_path: Path) -> None:
+    place = Place(tmp_path / "p")
+    with place.serving():
         lock = place.data_dir / "msdb.db.lock"
         owner = json.loads(lock.read_text())
         lock.write_text(json.dumps(owner | {"host": "elsewhere"}))
@@ -133,7 +149,7 @@ def test_an_address_of_another_machine_leads_to_the_setting(tmp_path: Path) -> N
     assert "stop the program" not in checked.stderr
 
 
-@pytest.mark.rule("BI-C5")
+@pytest.mark.rule("BI-C5", "REL-84")
 def test_a_daemon_that_runs_is_no_reason_and_a_wrong_setting_beside_it_is(tmp_path: Path) -> None:
     place = Place(tmp_path / "p")
     with place.serving() as daemon:
@@ -158,6 +174,7 @@ def test_files_for_another_machine_are_checked_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("BI-C5")
+@pytest.mark.of_files("the fault is in a store file")
 def test_another_user_than_the_daemons_is_told_so_instead_of_faults_that_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from brokerd.storage.verifying import verify
 from tests import warm
 from tests.acceptance.serving import Done, Place
 
+pytestmark = pytest.mark.of_files("a backup chain has the pages of files")
+
 FIGURES = """
 [clock]
 tick = "200ms"

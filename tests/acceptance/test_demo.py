@@ -12,6 +12,8 @@ import pytest
 
 from tests.acceptance.running import Demo
 
+pytestmark = pytest.mark.of_files("the demo makes its stores in files")
+
 SMALL = ("--dialogs", "50", "--orders", "2000", "--no-report")
 LONG_ENOUGH = ("--dialogs", "50", "--orders", "6000", "--no-report")
 """Long enough that it is not over before it is interrupted."""

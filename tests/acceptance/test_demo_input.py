@@ -9,6 +9,8 @@ import pytest
 from brokerd.demo.dialogs import choose_files
 from tests.acceptance.running import Demo
 
+pytestmark = pytest.mark.of_files("the demo makes its stores in files")
+
 FILES, LINES = 150, 30_000
 """Enough that both kills come in the midst of it; `make demo-files` sends 1,000 files."""
 

@@ -13,7 +13,7 @@ import brokerd
 from brokerd.errors import StoreLocked
 from tests.acceptance.serving import OBJECTS, Place
 
-pytestmark = pytest.mark.rule("SDK-14")
+pytestmark = [pytest.mark.rule("SDK-14"), pytest.mark.of_files("an embedded broker is a file")]
 
 PROGRAM = """
 import sys, brokerd

@@ -91,6 +91,7 @@ def place(tmp_path: Path) -> Restricted:
     return place
 
 
+@pytest.mark.of_files("it makes a backup, and the unit hides the socket of the server")
 def test_a_daemon_does_all_its_work_under_its_unit(place: Restricted) -> None:
     """Messages, a reader process, the process for checks, a backup, a reload and a clean stop."""
     body = json.dumps({"order": "x" * 40_000}).encode()  # checked in the process for checks

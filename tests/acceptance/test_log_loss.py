@@ -13,6 +13,8 @@ import brokerd
 from tests.acceptance.serving import Place
 from tests.acceptance.test_bad_input import assert_refused, assert_start_refused
 
+pytestmark = pytest.mark.of_files("a log is a file beside that of the store")
+
 FRAME = 4096 + 24
 MESSAGES = 60
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.acceptance.partners import Trio
 
+pytestmark = pytest.mark.of_files("partners share the file of a broker")
+
 LIMIT = 300.0
 
 

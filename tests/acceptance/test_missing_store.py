@@ -12,6 +12,8 @@ from tests.acceptance.serving import Done, Place, tree
 from tests.acceptance.test_bad_input import assert_refused
 from tests.acceptance.test_two_brokers_again import OBJECTS, Undeclared
 
+pytestmark = pytest.mark.of_files("it takes store files away and puts them back")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:

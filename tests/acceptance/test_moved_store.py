@@ -11,6 +11,8 @@ import brokerd
 from tests.acceptance.serving import Place
 from tests.postgresql.servers import Server, Servers
 
+pytestmark = pytest.mark.of_files("it begins with stores in files")
+
 FIGURES = """
 [clock]
 tick = "200ms"

@@ -44,6 +44,7 @@ def place(tmp_path: Path) -> OpenHanded:
 
 
 @pytest.mark.rule("SX-1", "SX-24")
+@pytest.mark.of_files("it looks at the modes of store files")
 def test_all_that_a_daemon_makes_is_its_own_whatever_the_umask(place: OpenHanded) -> None:
     """Stores, locks, socket, reserve, logs, segments and their manifests, and a backup."""
     there = {path.name for path in place.folder.iterdir()} - {"logs"}

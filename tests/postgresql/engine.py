@@ -9,6 +9,8 @@ from itertools import count
 
 import pytest
 
+from brokerd.storage.executors import Executor
+from brokerd.testing.rig import Rig
 from tests import stores
 from tests.postgresql.servers import Server
 
@@ -39,6 +41,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[None]:
     name = f"module{next(_NUMBERS)}"
     server.create_database(name)
     stores.database = stores.Database(server, name)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rig, "executor", _executor_of_rig)
+        yield
     stores.database = None
     server.drop_database(name)
+
+
+def _executor_of_rig(rig: Rig, name: str) -> Executor:
+    return stores.inline(rig.settings(name).instance.data_dir)

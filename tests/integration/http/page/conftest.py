@@ -17,8 +17,8 @@ from brokerd.ids import BootId, RandomIds, show
 from brokerd.instance.instance import Instance
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.executors import Inline
 from brokerd.transport.network import SystemNetwork
+from tests import stores
 from tests.integration.peers import Log
 
 OBJECTS: dict[str, Any] = {
@@ -70,7 +70,7 @@ class Site:
                 ids=ids,
                 rng=Random(1),
                 network=SystemNetwork(),
-                executor=Inline(),
+                executor=stores.inline(self.folder),
                 log=self.log,
                 boot_id=BootId(ids.fresh()),
                 serves_http=True,
