@@ -36,7 +36,8 @@ HINTS: Final = {
     FORMER: "start the server that was promoted, and name it in store.url; or, if it is lost "
     "for good: brokerd store accept-server -c FILE",
     STANDBY: "name the primary in store.url, or all servers: the primary among them is used",
-    "28P01": "correct the password in store.url, or in the file that it names",
+    "28P01": "correct the password in the file that passfile= of store.url or PGPASSFILE names, or "
+    "in PGPASSWORD, which counts before any file",
     "28000": "let this user in from this machine: pg_hba.conf of the server",
     "3D000": "create the database, or correct its name in store.url",
     "42501": "give the user of store.url the right to create schemas in the database",
