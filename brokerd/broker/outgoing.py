@@ -40,9 +40,10 @@ ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs in addition to its body."""
 
 
-SEALED_ROOM: Final = 64
-"""Bytes reserved for the key id and the code of a secured item, beside its security header."""
-_SECURED_ROOM: Final = SEALED_ROOM + 576
+_HEADER_ROOM: Final = 1536
+"""Most bytes of a fragment's header without the names of its dialog: the name of its message type,
+sixteen ranges of an acknowledgement, and the rest."""
+_SECURED_ROOM: Final = 640
 """Bytes that a secured item is longer than a plain one, at most: with a security header."""
 
 
@@ -234,8 +235,10 @@ class Outgoing:
     @property
     def fragment_room(self) -> int:
         """Bytes a boxcar must have free for this dialog's largest next fragment."""
-        secured = self.live.endpoint.security is not None
-        return self.window.largest_fragment + 512 + (_SECURED_ROOM if secured else 0)
+        endpoint = self.live.endpoint
+        names = len(endpoint.service) + len(endpoint.far_service) + len(endpoint.contract)
+        secured = 0 if endpoint.security is None else _SECURED_ROOM
+        return self.window.largest_fragment + _HEADER_ROOM + 4 * names + secured
 
     @property
     def oldest_at(self) -> Instant | None:

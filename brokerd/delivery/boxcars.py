@@ -30,7 +30,8 @@ class Boxcars:
             items = self._forwarder.fill(address, room_bytes, room_items)
             room = room_bytes - sum(map(len, items))
             if room > 0 and len(items) < room_items:
-                items += self._transmitter.fill(address, room, room_items - len(items))
+                count = room_items - len(items)
+                items += self._transmitter.fill(address, room, count, alone=not items)
             return items
         items = self._transmitter.fill(address, room_bytes, room_items)
         room = room_bytes - sum(map(len, items))

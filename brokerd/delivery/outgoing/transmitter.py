@@ -15,9 +15,10 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.outgoing import SEALED_ROOM, Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
+from brokerd.delivery.outgoing.boxcar import Boxcar
 from brokerd.delivery.outgoing.classification import HERE, Classifier
 from brokerd.delivery.outgoing.item_builder import ItemBuilder
 from brokerd.delivery.outgoing.orphan_replies import HandBack
@@ -29,7 +30,7 @@ from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
 from brokerd.model import HIGHEST_PRIORITY
-from brokerd.protocol.frames import Item, SecuredFragment, encode_item
+from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason
 from brokerd.telemetry.log import Log
@@ -223,23 +224,28 @@ class Transmitter:
         line = self._lines.get(address)
         return line.ready.level if line is not None and line.ready else None
 
-    def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        """Return encoded items for a destination: acks and errors, then fragments (TRN-40)."""
+    def fill(
+        self, address: str, room_bytes: int, room_items: int, *, alone: bool = True
+    ) -> list[bytes]:
+        """Return encoded items for a destination: acks and errors, then fragments (TRN-40).
+
+        `alone`: the boxcar is still empty, so the first item may be larger than the room."""
         if self._paused:
             return []
+        boxcar = Boxcar(room_bytes, room_items, has_others=not alone)
         try:
-            return self._fill(address, room_bytes, room_items)
+            return self._fill(address, boxcar)
         except Exception as error:  # noqa: BLE001  # XMT-15: no error here may reach the transport
             self._pause("fill", error)
             return []
 
-    def _fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        items = self._orphan_replies(address, room_bytes // (2 * _ITEM_ROOM))
+    def _fill(self, address: str, boxcar: Boxcar) -> list[bytes]:
+        for answer in self._orphan_replies(address, boxcar.room // _ANSWER_ROOM):
+            boxcar.add(answer)
         line = self._lines.get(address)
         if line is not None:
-            used = len(items) * _ITEM_ROOM
-            items += self._dequeue_items(line, room_bytes - used, room_items - len(items))
-        return [encode_item(item) for item in items]
+            self._dequeue_items(line, boxcar)
+        return boxcar.encoded
 
     def changed(self, address: str, online: bool) -> None:
         """Queue the dialogs of a destination that came ONLINE or went offline (DLP-29)."""
@@ -265,35 +271,31 @@ class Transmitter:
         if route.address is not None and not route.is_queued and out.has_work():
             self._queue(out)
 
-    def _dequeue_items(self, line: Line, room_bytes: int, room_items: int) -> list[Item]:
-        items: list[Item] = []
-        room = room_bytes
-        while line.acks and len(items) < room_items and room > _ITEM_ROOM:
+    def _dequeue_items(self, line: Line, boxcar: Boxcar) -> None:
+        while line.acks and not boxcar.is_full and boxcar.fits(_UNSEQUENCED_ROOM):
             out, _ = line.acks.popitem(last=False)
             unsequenced = self._items.unsequenced(out)
-            items += unsequenced
-            room -= len(unsequenced) * _ITEM_ROOM
+            for item in unsequenced:
+                boxcar.add(item)
             if self._ack_log.is_on:
                 self._note_sent(out, unsequenced)
-        ready = line.ready
-        while ready and len(items) < room_items and room > 0:
+        ready, items = line.ready, boxcar.items
+        while ready and not boxcar.is_full:
             out = ready.first()
             before = len(items)
             elevation = ready.elevation if self._ack_log.is_on else 0
-            fits = self._fill_turn(out, items, room, room_items)
+            fits = self._fill_turn(out, boxcar)
             if self._ack_log.is_on:
                 self._note_sent(out, items[before:], elevation)
             self.sent_at_level[out.level] += len(items) - before
-            if fits < 0:
+            if not fits:
                 break  # its next fragment does not fit: it keeps its turn for the next boxcar
-            room -= fits
             # Leave first, then join the end: the dialogs of a level share the connection in turn.
             ready.leave()
             if out.has_work():
                 ready.append(out)
             else:
                 out.route.left_line()
-        return items
 
     def _note_sent(self, out: Outgoing, items: list[Item], elevation: int = 0) -> None:
         """Log the acknowledgements that leave with these items (MON-16)."""
@@ -303,33 +305,30 @@ class Transmitter:
             if broker is not None:
                 self._ack_log.sent(broker, item, out.live, elevation=elevation)
 
-    def _fill_turn(self, out: Outgoing, items: list[Item], room: int, room_items: int) -> int:
-        """Append the fragments of one dialog's turn to `items`; return the bytes used.
+    def _fill_turn(self, out: Outgoing, boxcar: Boxcar) -> bool:
+        """Add the fragments of one dialog's turn to a boxcar.
 
-        -1: its first fragment does not fit into the room that is left.
-        """
+        False: not even its first fragment fits into the room that is left."""
         now = self._clock.monotonic()
         used = 0
         if out.held:
-            return 0
+            return True
         if out.route.timed is None and out.window.unsent:
             self._time(out, now)
         fragment_room = out.fragment_room
-        while used < self._options.turn_bytes and len(items) < room_items:
-            if room - used < fragment_room:
-                return used or -1
+        while used < self._options.turn_bytes and boxcar.room_items > 0:
+            if not boxcar.fits(fragment_room):
+                if not used:
+                    return False
+                break
             taken = out.window.next_fragment(now)
             if taken is None:
                 break
             row, number, count = taken
-            item = self._items.fragment(out, row, number, count)
-            items.append(item)
-            used += len(item.body) + _ITEM_ROOM
-            if type(item) is SecuredFragment:
-                used += SEALED_ROOM + len(item.security)
+            used += boxcar.add(self._items.fragment(out, row, number, count))
         self._retransmission_timers.arm(out)
         out.refill()
-        return used
+        return True
 
     def _time(self, out: Outgoing, now: float) -> None:
         """Begin to measure the next message that leaves, until it is acknowledged (design D12)."""
@@ -370,14 +369,14 @@ class Transmitter:
         self._here_due = False
         if self._paused:
             return
-        line = self._line(HERE)
+        line, boxcar = self._line(HERE), Boxcar(_HERE_BYTES, 512, is_for_here=True)
         try:
-            items = self._dequeue_items(line, _HERE_BYTES, 512)
+            self._dequeue_items(line, boxcar)
         except Exception as error:  # noqa: BLE001  # XMT-15
             self._pause("hand_over", error)
             return
-        if items:
-            self._deliver_here(items)
+        if boxcar.items:
+            self._deliver_here(boxcar.items)
         if line.ready or line.acks:
             self._announce(HERE)
 
@@ -453,5 +452,7 @@ class Transmitter:
 
 
 _HERE_BYTES = 1024 * 1024
-_ITEM_ROOM = 400
-"""Bytes reserved for the header of an item."""
+_ANSWER_ROOM = 800
+"""Bytes counted for an answer without an endpoint: these take half of a boxcar at most."""
+_UNSEQUENCED_ROOM = 8 * 1024
+"""Bytes that a boxcar must have free for the errors and the acknowledgement of one dialog."""

@@ -433,7 +433,7 @@ class Own:
     def level(self, _address: str) -> int | None:
         return self.at
 
-    def fill(self, _address: str, _room: int, count: int) -> list[bytes]:
+    def fill(self, _address: str, _room: int, count: int, *, alone: bool = True) -> list[bytes]:
         taken, self.items = self.items[:count], self.items[count:]
         return taken
 
