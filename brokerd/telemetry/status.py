@@ -21,6 +21,11 @@ HERE: Final = "LOCAL"
 """Address of messages that wait for a service of the instance itself."""
 REPEATS: Final = 2
 """Repeated transmissions without an acknowledgement that are a concern: some 12 s by default."""
+NEVER_SENT: Final[dict[str, str]] = {
+    "held_after_error": "the dialog is in error, so nothing more is sent on it",
+    "held_after_end": "the other side has ended the dialog, so nothing more is sent on it",
+}
+"""Why messages of a dialog that is over stay where they are (DLP-50), by status key."""
 QUIET: Final = frozenset({"", "not_attempted", "awaiting_ack"})
 """Status keys of messages that nothing holds up."""
 UNREAD_AFTER: Final = 60 * SECOND
@@ -363,8 +368,10 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [apart(one) for one in status.clocks_apart]
     for queue in status.queues:
         found += _queue_concerns(queue)
-    found += [sentence for to in status.destinations if (sentence := unsent(to, status.now))]
+    unsent_to = [(to, unsent(to, status.now)) for to in status.destinations]
+    found += [text for to, text in unsent_to if text and not is_over(to)]
     found += [failure(one) for one in status.failed_dialogs]
+    found += [text for to, text in unsent_to if text and is_over(to)]  # a failure is the cause
     found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
     found += [status.no_master_key] if status.no_master_key else []
     found += [expiry(one) for one in status.certificates]
@@ -391,6 +398,11 @@ def _queue_concerns(queue: QueueStatus) -> list[str]:
     return found
 
 
+def is_over(to: DestinationStatus) -> bool:
+    """Return whether messages are held because their dialogs are over: nothing sends them."""
+    return to.status_key in NEVER_SENT
+
+
 def unsent(to: DestinationStatus, now: Instant) -> str:
     """Return why messages for a destination do not arrive; empty = nothing holds them up.
 
@@ -411,10 +423,14 @@ def unsent(to: DestinationStatus, now: Instant) -> str:
     elif to.address and to.service:
         where = f"{to.service} at {to.address}"
     if silent and not is_held:
-        return f"{count} for {where}: it has been silent for {silent // SECOND} s"
+        return f"{count} for {where}: the peer has been silent for {silent // SECOND} s"
     if is_repeated and not is_held:
         return f"{count} for {where}: sent {to.repeats + 1} times, and not acknowledged"
-    why = to.text or " ".join(word for word in (to.status_key, to.detail) if word)
+    why = (
+        NEVER_SENT.get(to.status_key)
+        or to.text
+        or " ".join(word for word in (to.status_key, to.detail) if word)
+    )
     return f"{count} for {where}: {why or to.state}"
 
 

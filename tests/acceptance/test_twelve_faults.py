@@ -284,6 +284,13 @@ def verdict(capsys: Capture, one: Hurried) -> str:
     return capsys.readouterr().out.partition("\n\n")[0]
 
 
+def top(capsys: Capture, one: Hurried) -> str:
+    """Return a frame of `top`, without its lines' ends."""
+    capsys.readouterr()
+    assert main(["top", "--once", "--every", "0.2", *one.at]) == 2
+    return " ".join(capsys.readouterr().out.split())
+
+
 def about(rows: list[dict[str, Any]], said: str) -> list[dict[str, Any]]:
     return [row for row in rows if said in f"{row['about']} {row['text']}"]
 
@@ -312,6 +319,7 @@ def test_each_of_twelve_faults_is_named_by_status_and_doctor(
             assert any(row["side"] is side for row in found), (side.name, rows)
             if not (fault.plant is _stopped and side is two.north):
                 assert _said(fault, side, two) in verdict(capsys, side)
+                assert _said(fault, side, two).removeprefix("wait for ") in top(capsys, side)
         for row in found:
             for command in row["commands"]:
                 assert command.endswith(f"--address {row['side'].address}") or command == "date -u"

@@ -84,8 +84,8 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _routes(MSDB, seen.instance_routes)
     yield from _endpoint(seen)
     yield from examine_destinations(seen)
-    yield from examine_waiting(seen)
     yield from failed_dialogs(seen.status.failed_dialogs, seen.status.now)
+    yield from examine_waiting(seen)
     yield from _forwarding(seen)
     yield from _checks(seen)
     for line in seen.status.dialog_limits:

@@ -28,11 +28,13 @@ from brokerd.routing.address import LOCAL
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.security.grants import PUBLIC
 from brokerd.telemetry.status import (
+    NEVER_SENT,
     QUIET,
     DestinationStatus,
     FailedDialogs,
     QueueStatus,
     failure,
+    is_over,
     unsent,
 )
 from brokerd.units import counted
@@ -95,7 +97,11 @@ def _refused(one: FailedDialogs) -> tuple[str, list[str]]:
     """Return what helps where messages of another instance were refused, and the commands."""
     who_can = "brokerd who-can"
     if not one.principal:
-        return "see at the sender who sends it; what is granted here:", [who_can]
+        mend = "change what the sender sends, or let the service here take it"
+        if not one.service:
+            return mend, []
+        of = f" --broker {quote(one.broker)}" if one.broker else ""
+        return f"{mend}; what it takes:", [f"brokerd service show {quote(one.service)}{of}"]
     if one.principal == PUBLIC:
         mend = "the sender has not proven who it is: pair with its instance (brokerd peer pair); "
         return mend + "what is granted here:", [who_can]
@@ -227,7 +233,8 @@ def held_up(to: DestinationStatus, text: str, here: QueueStatus | None = None) -
         mend = _AT_THE_PEER[to.status_key].format(service=quote(to.service or "SERVICE"))
         commands = [f"brokerd dialog status {to.dialog}{of}"] if to.dialog else []
     elif to.status_key in QUIET:
-        mend = "it is connected and does not answer; brokerd doctor there may say why:"
+        mend = "the connection is open and nothing comes back: the network is cut, or the daemon "
+        mend += "there hangs; brokerd doctor there may say why:"
         commands = [f"brokerd destination show {quote(to.address)}"]
     else:
         mend = "see whether the daemon there runs, its endpoint is started, and the network passes:"
@@ -254,7 +261,7 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
     of = f" --broker {quote(to.broker)}" if to.broker else ""
     service, handle = to.service, to.dialog
     waiting = counted(to.messages, "message waits", "messages wait")
-    why = f"{status_text(to.status_key)} {to.detail}".strip()
+    why = NEVER_SENT.get(to.status_key) or f"{status_text(to.status_key)} {to.detail}".strip()
     if to.status_key == Reason.LOCAL_SERVICE_MISSING:
         why = f"no service of that name: {why}"
     text = f"{waiting}: {why}"
@@ -270,6 +277,12 @@ def _delayed(to: DestinationStatus, examples: list[Row], known: list[str]) -> Fi
     if to.status_key == Reason.SENDER_DISABLED:
         enable = f"brokerd broker enable {quote(to.broker or 'main')}"
         return error("D10", about, text, "", enable)
+    if is_over(to):
+        about = about.replace("routing", "dialogs", 1)
+        mend = "the program has to receive the message that says so, and end the dialog, which "
+        mend += "deletes what was not sent; where no program does, the last command ends it:"
+        end = [f"brokerd dialog end {handle}{of}"] if handle else []
+        return warning("D10", about, text, mend, f"brokerd transmission ls{of}", *end)
     if to.status_key not in LACKING:
         status = [f"brokerd dialog status {handle}{of}"] if handle else []
         return error("D10", about, text, "", f"brokerd transmission ls{of}", *status)

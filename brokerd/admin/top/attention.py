@@ -22,6 +22,7 @@ from brokerd.telemetry.status import (
     InstanceStatus,
     QueueStatus,
     concerns,
+    is_over,
 )
 
 _IN_THE_TABLE: Final = re.compile(r", \d+ messages? in it|; brokerd group ls --parked$")
@@ -157,10 +158,11 @@ def _parts(status: InstanceStatus) -> Iterator[_Part]:
     yield from (_Part(replace(bare, clocks_apart=(one,))) for one in status.clocks_apart)
     for queue in status.queues:
         yield _Part(replace(bare, queues=(queue,)), queue)
-    for to in status.destinations:
-        yield _Part(replace(bare, destinations=(to,)), to)
+    destinations = [_Part(replace(bare, destinations=(to,)), to) for to in status.destinations]
+    yield from (part for part in destinations if not is_over(part.of.destinations[0]))
     for failed in status.failed_dialogs:
         yield _Part(replace(bare, failed_dialogs=(failed,)), failed)
+    yield from (part for part in destinations if is_over(part.of.destinations[0]))
     yield from (_Part(replace(bare, file_problems=(one,))) for one in status.file_problems)
     yield _Part(replace(bare, no_master_key=status.no_master_key))
     yield from (_Part(replace(bare, certificates=(one,))) for one in status.certificates)

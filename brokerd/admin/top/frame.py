@@ -7,6 +7,7 @@ Never:  makes a line wider, or a frame higher, than it may be; or lets a name mo
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from brokerd.admin.doctor.findings import Finding
@@ -130,10 +131,13 @@ def _overview(  # noqa: PLR0917  # what a frame is made of
     place = at - len(asking) if at >= 0 else -1
     if height is None:
         rows = []
-        for one in asking:
-            rows += _asking([one], at, width, None)
+        for _, some in groupby(asking, _whose):
+            texts = []
+            for one in some:  # what helps is of the queue: below all that is said of it
+                rows += _asking([one], at, width, None)
+                texts.append(one.text)
             for cause in causes:
-                if cause.whole == one.text:
+                if cause.whole in texts:
                     rows += _helping(cause, width)
         return [*head, *rows, *_lists(board, screen, others, place, width, None)]
     full = _lists(board, screen, others, place, width, None)
@@ -364,6 +368,11 @@ def _explained(cause: Cause, width: int) -> list[Row]:
         for command in commands:
             rows += _paragraph(command, width, "good", indent=2)
     return rows
+
+
+def _whose(one: Attention) -> tuple[str, ...]:
+    """Return what the concerns of one queue have in common, and no other concern has."""
+    return (one.broker, one.name) if one.sort == "queue" else (one.text,)
 
 
 def _helping(cause: Cause, width: int) -> list[Row]:

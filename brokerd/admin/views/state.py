@@ -296,7 +296,9 @@ class StateReport:
         waiting = [row for row in rows if row.parked_at is None and row.retry_at is not None]
         retrying = Counter(row.queue for row in waiting)
         waiting.sort(key=lambda row: row.retry_at or 0)
-        errors = {row.queue: row.error for row in waiting}
+        # Of what waits for another attempt before what is parked: that happened last.
+        errors = {row.queue: row.error for row in rows if row.parked_at is not None}
+        errors |= {row.queue: row.error for row in waiting}
         archives = {one.queue.retention_limit.archive for one in broker.own_queues}
         for state in broker.own_queues:
             if only is not None and (broker.name, state.name) not in only:

@@ -23,7 +23,7 @@ _INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _PARTS: Final = re.compile(
     rf"(?:\b(?P<noun>group|dialog) )?(?P<id>{_ID.pattern})|{_INSTANT.pattern}"
 )
-_KEY: Final = re.compile(r"^routing \(\w+\)")
+_KEY: Final = re.compile(r"^(routing|dialogs) \(\w+\)")
 """The key of the reason is for programs; the text has it in words."""
 _QUEUE: Final = re.compile(r"^queue (.+) of broker (.+)$", re.DOTALL)
 _OF_BROKER: Final = re.compile(r"^(dialogs|messages|routing|contract|service|route|store)\b.* of "
@@ -42,7 +42,7 @@ def alike(found: Iterable[Finding]) -> list[list[Finding]]:
     for one in found:
         text = re.sub(r"\d+", "#", _INSTANT.sub("", _ID.sub("", one.text)))
         text = re.sub(r"# (\w+?)s\b", r"# \1", text)
-        about = _ID.sub("", _KEY.sub("routing", one.about))
+        about = _ID.sub("", _KEY.sub(r"\1", one.about))
         kinds.setdefault((one.code, one.level, about, text), []).append(one)
     return list(kinds.values())
 
@@ -56,7 +56,7 @@ def _card(some: list[Finding], now: Instant) -> Html:
     one = some[0]
     broker = _broker(one)
     path, query = _there(one, broker)
-    about: Child = name(_KEY.sub("routing", one.about))
+    about: Child = name(_KEY.sub(r"\1", one.about))
     if (match := _ID.search(one.about)) is not None:
         start, end = match.span()
         about = join(one.about[:start], ident(match[0]), one.about[end:])

@@ -243,6 +243,37 @@ def test_the_cause_of_the_chosen_line_is_first_on_its_page() -> None:
     assert parked.index("D44") < parked.index("D74")
 
 
+@pytest.mark.rule("MON-119")
+def test_a_failure_comes_before_the_messages_that_its_dialogs_hold() -> None:
+    over = DestinationStatus(
+        address="", state="delayed", messages=2, status_key="held_after_error", service="busy",
+        broker="main", dialog="d1", text="held: the dialog is in error",
+    )  # fmt: skip
+    status = InstanceStatus(now=NOW, destinations=(over, HELD), failed_dialogs=(FAILED,))
+    items = attention(status)
+    assert [one.text for one in items] == concerns(status)
+    assert [one.sort for one in items] == ["destination", "dialogs", "destination"]
+    assert items[2].short == "the dialog is in error, so nothing more is sent on it (busy)"
+    assert "\n  brokerd dialog end d1 --broker main" in page(status, 2)
+
+
+@pytest.mark.rule("MON-114", "MON-119")
+def test_all_concerns_of_a_queue_stand_together_above_what_helps() -> None:
+    both = queue("q", full="9 of 9 messages", max_messages=9, parked=2, last_error="boom")
+    status = InstanceStatus(now=NOW, queues=(both, queue("r", unread="1 message waits")))
+    board = make_board(Sample(status, 20.0), None)
+    explained = causes(status, attention(status))
+    rows = make_frame(board, Screen(cursor=-1), width=80, height=None, causes=explained)
+    shown = text_of(rows).splitlines()
+    full, parked, unread = (at for at, line in enumerate(shown) if line.startswith("- "))
+    assert "is full" in shown[full]
+    assert shown[parked] == "- queue q: 2 groups are parked: boom"
+    assert parked == full + 1
+    helps = "\n".join(shown[parked:unread])
+    assert "max_messages=18" in helps
+    assert "brokerd group ls --parked" in helps
+
+
 @pytest.mark.rule("MON-110")
 def test_a_failing_destination_without_messages_is_explained_too() -> None:
     status = InstanceStatus(now=NOW, destinations=(replace(HELD, messages=0),))
