@@ -32,6 +32,9 @@ LOGIN = "audit.broker_login"
 _OF_MESSAGES = ("broker.activation", "broker.parking", "broker.conversation")
 """Events that come once for each message that fails."""
 
+_DELAYS = ("broker.connection", "broker.store", "broker.tick")
+"""Events that delay messages, so that many of them are grave where few messages arrive."""
+
 _OF_QUEUES = ("broker.activation", "broker.parking")
 
 _GRAVE = {
@@ -136,8 +139,9 @@ def _part(one: Failure, messages: int) -> Point:
 
 
 def _new(one: Failure, messages: int) -> Point:
+    is_part = one.event in _OF_MESSAGES + _DELAYS and one.times > messages * NEW_PART
     return Point(
-        Status.ACT if one.times > messages * NEW_PART else Status.LOOK,
+        Status.ACT if is_part else Status.LOOK,
         f"New today, {counted(one.times, 'time')}: {_where(one)}: {one.fingerprint}",
         "Read the example below, and what changed today.",
         _command(one),

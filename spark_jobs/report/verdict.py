@@ -24,7 +24,7 @@ from spark_jobs.report.data import DAY_US, Data
 from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.storms import storms
 from spark_jobs.report.traffic import traffic
-from spark_jobs.report.words import counted, hours_of, time_of_day
+from spark_jobs.report.words import counted, day_and_time, hours_of, time_of_day
 
 TEXTS_SAID = 3
 """Maximum number of findings that need action in the sentence; the list below it has more."""
@@ -236,12 +236,16 @@ def _gaps(data: Data) -> Iterator[Point]:
 
 
 def _span(gap: Gap) -> str:
-    """Return the time of a gap in words: the hours of which more than half is missing, if any."""
-    if gap.until_at - gap.after_at < DAY_US:
-        first, last = gap.after_at // HOUR_US, gap.until_at // HOUR_US
-        hours = [hour % 24 for hour in range(first, last + 1) if _within(gap, hour) > HOUR_US // 2]
-        if hours:
-            return f"hours {hours_of(hours)}"
+    """Return the time of a gap in words: the hours of which more than half is missing, if any.
+
+    A gap of more than a day is named with its days.
+    """
+    if gap.until_at - gap.after_at > DAY_US:
+        return f"{day_and_time(gap.after_at)} to {day_and_time(gap.until_at)}"
+    first, last = gap.after_at // HOUR_US, gap.until_at // HOUR_US
+    hours = [hour % 24 for hour in range(first, last + 1) if _within(gap, hour) > HOUR_US // 2]
+    if hours:
+        return f"hours {hours_of(hours)}"
     return f"{time_of_day(gap.after_at)} to {time_of_day(gap.until_at)}"
 
 

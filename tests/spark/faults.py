@@ -206,6 +206,16 @@ def copied(instance: str, of: str) -> Callable[[Month, int, int], None]:
     return add
 
 
+def remove(instance: str) -> Callable[[Path], None]:
+    """Remove the day's segment of an instance before it is taken in."""
+
+    def land(directory: Path) -> None:
+        for path in directory.glob(f"{instance}-*"):
+            path.unlink()
+
+    return land
+
+
 FOUND = {
     "doubled": old("doubled"),
     "unheard": old("unheard"),
@@ -223,6 +233,12 @@ LOGS = {
     "hour": old("hour", "20 messages cannot be judged"),
     "clock": old("clock"),
     "copied": old("copied"),
+    "removed": Fault(
+        1,
+        ("lines are missing from the logs: 2026-1", "23:59:59 to 2026-1"),
+        land=remove("north"),
+        days=2,
+    ),
     "torn": Fault(1, ("1 segment was set aside whole: north",), land=tear("north"), rest=1),
 }
 """Logs that are late, spoilt, absent or doubled."""

@@ -172,7 +172,7 @@ class Fault:
     add: "Callable[[Month, int, int], None] | None" = None
     """Adds lines of an hour: called with the day and the hour, before its other lines are made."""
     land: Callable[[Path], None] | None = None
-    """Spoils what has landed of the day, in its directory."""
+    """Spoils what has landed of the first day, in its directory."""
     days: int = 1
     rest: int = 0
     """Days after it that say that lines are missing, and are not judged."""
@@ -233,7 +233,7 @@ class Month:
             segment = min(min(self.landing.glob("20*")).glob(f"west-*{SEALED}"))
             for path in (segment, manifest_of(segment)):
                 shutil.copy(path, self.landing / day_of(day))
-        if fault is not None and fault.land is not None:
+        if fault is not None and fault.land is not None and self.faults.get(day - 1) is not fault:
             fault.land(self.landing / day_of(day))
 
     def stop(self, instance: str, at: int) -> None:

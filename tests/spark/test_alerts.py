@@ -253,6 +253,14 @@ def test_a_known_failure_counts_again_where_it_is_far_more_frequent() -> None:
     assert after(1, 99) == [], "few are no matter"
 
 
+@pytest.mark.rule("BI-L10")
+@pytest.mark.parametrize("event", ["broker.daemon", "audit.broker_login", "broker.certificate"])
+def test_what_strikes_no_message_is_no_part_of_them(event: str) -> None:
+    one = replace(failure(9, is_new=True, name=""), event=event, subclass="x")
+    ((status, text),) = texts(day(failures=(one,)))
+    assert (status, text.startswith("New today, 9 times: ")) == (Status.LOOK, True)
+
+
 @pytest.mark.rule("BI-L4")
 def test_a_command_can_be_pasted_whatever_the_name() -> None:
     name = "a; rm -rf ~"

@@ -106,7 +106,7 @@ def _frames(spark, segments, dates) -> Frames:
 
 @pytest.mark.rule("REL-31", "REL-65", "BI-L1", "BI-L2", "BI-L3", "BI-L9", "BI-L10", "BI-L11")
 @pytest.mark.rule("BI-L13", "BI-L14", "BI-L15", "BI-L16", "BI-L18", "BI-L19", "BI-L20", "BI-L21")
-@pytest.mark.rule("BI-L22", "BI-L23", "BI-L24", "BI-L25", "BI-L26")
+@pytest.mark.rule("BI-L22", "BI-L23", "BI-L24", "BI-L25", "BI-L26", "BI-L28")
 @pytest.mark.parametrize("name", ALONE)
 def test_a_fault_is_named_on_its_day_and_nothing_else_is(judged, name):
     fault, verdict = ALONE[name], judged.verdicts[day_of(DAYS[name])]
