@@ -6,10 +6,12 @@ Skipped where there is no Chromium; `python -m tests.spark.browser` makes pictur
 import pytest
 
 from spark_jobs.report import build as report
-from spark_jobs.report import spans
+from spark_jobs.report import page, spans
 from spark_jobs.report.days import week_of, year_of
+from spark_jobs.report.verdict import judge
 from tests.spark import browser
 from tests.spark.month import FEW, day_of
+from tests.spark.test_large import large_day
 from tests.spark.weeks import ago, busy_year, put
 
 pytestmark = pytest.mark.skipif(
@@ -78,18 +80,21 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def pages(month, tmp_path_factory):
-    """A day for each verdict, and a week and a year of much longer names."""
+    """A day for each verdict, a large one, and a week and a year of much longer names."""
     root = tmp_path_factory.mktemp("year")
     put(root, *busy_year())
     spans.write(root, [ago(0)], lambda _: None)
+    large = large_day()
+    (root / "large.html").write_text(page.render(large, judge(large)), encoding="utf-8")
     return {name: month.root / day_of(FEW[name]) / report.PAGE for name in ("garbage", "lost")} | {
         "fine": month.root / day_of(0) / report.PAGE,
         "week": root / f"week-{week_of(ago(0))}.html",
+        "large": root / "large.html",
         "year": root / f"year-{year_of(ago(0))}.html",
     }
 
 
-@pytest.mark.parametrize("name", ["fine", "garbage", "lost", "week", "year"])
+@pytest.mark.parametrize("name", ["fine", "garbage", "lost", "large", "week", "year"])
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [browser.PHONE, browser.DESKTOP], ids=["phone", "desktop"])
 def test_a_page_fits_and_can_be_read_and_asks_nobody(chromium, pages, name, size, is_dark):

@@ -25,8 +25,7 @@ def pair(number: int, *, lost: int = 0) -> Pair:
     return Pair(f"shop-{number:03}", "warehouse", "ordering", **counts, undelivered_by=())
 
 
-@pytest.fixture(scope="module")
-def large() -> Data:
+def large_day() -> Data:
     """Every queue is stalled, for the findings; one pair among many lost a message."""
     boots, waits, gauges, counters, rates = [], [], [], [], []
     for number in range(INSTANCES):
@@ -55,6 +54,11 @@ def large() -> Data:
         pairs=tuple(pair(number, lost=number == 7) for number in range(INSTANCES)),
         failures=tuple(failure(5, is_new=True, name=f"queue-{number}") for number in range(900)),
     )
+
+
+@pytest.fixture(scope="module")
+def large() -> Data:
+    return large_day()
 
 
 @pytest.fixture(scope="module")
