@@ -81,6 +81,11 @@ class StorePlaces:
         wait = self._session_wait(name)
         return wait.pid if wait is not None and wait.is_hung else None
 
+    def waits_for_standby(self, name: str) -> bool:
+        """Return whether a broker's commit waited for the standby at the last look."""
+        wait = self._session_wait(name)
+        return wait is not None and wait.is_for_standby
+
     def _session_wait(self, name: str) -> SessionWait | None:
         if self._facts is None:
             return None

@@ -34,15 +34,16 @@ def build_watches(
         brokers=parts.brokers,
         log=world.log,
     )
+    parts.store_places = StorePlaces(settings, world.executor, parts.brokers.keys())
     parts.slow_commits = SlowCommits(
         brokers=parts.brokers,
         after=settings.store.slow_after.total_seconds(),
         log=world.log,
+        waits_for_standby=parts.store_places.waits_for_standby,
     )
     parts.hand_over = HandOver(log=world.log)
     parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
     parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
-    parts.store_places = StorePlaces(settings, world.executor, parts.brokers.keys())
     parts.hung_sessions = HungSessions(
         brokers=parts.brokers,
         late=parts.slow_commits.late,

@@ -7,7 +7,7 @@ Wakes:  every tick, and at each check of the watchdog, if there is one, because 
 A full disk is another state, reported by `disk_space` (REL-26).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerd.broker.broker import Broker
@@ -25,11 +25,20 @@ HINT: Final = (
 class SlowCommits:
     """The brokers of one instance whose commits take too long."""
 
-    def __init__(self, *, brokers: Mapping[str, Broker], after: float, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        after: float,
+        log: Log,
+        waits_for_standby: Callable[[str], bool],
+    ) -> None:
         """Create the watch.
 
-        `after`: seconds that a commit may take."""
+        `after`: seconds that a commit may take. `waits_for_standby`: returns whether a broker's
+        commit is known to wait for the standby of its server."""
         self._brokers = brokers
+        self._waits_for_standby = waits_for_standby
         self._after = after
         self._log = log
         self._seen: dict[str, float] = {}
@@ -62,8 +71,13 @@ class SlowCommits:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a commit takes so long that restarting the daemon is better."""
-        return any(_waited(broker) > STUCK for broker in self._brokers.values())
+        """Whether a commit takes so long that restarting the daemon is better.
+
+        It is not while the commit waits for a standby: a restart would wait for it as well."""
+        return any(
+            _waited(broker) > STUCK and not self._waits_for_standby(name)
+            for name, broker in self._brokers.items()
+        )
 
     def _report(self, name: str, waited: float) -> None:
         self._log.warning(STORE, subclass="slow", broker=name, seconds=round(waited, 1), hint=HINT)

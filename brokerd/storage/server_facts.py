@@ -13,6 +13,8 @@ class SessionWait(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     is_hung: bool
     """Whether its process stands still, and will not carry the statement out."""
+    is_for_standby: bool
+    """Whether its commit waits until a standby has it."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,8 @@ def wait_of(pid: int, kind: str | None, event: str | None) -> SessionWait:
     A session that waits for its client has not read the statement: its process stands still.
     """
     process = f"server process {pid}"
-    if event == "SyncRep":
+    is_for_standby = event == "SyncRep"
+    if is_for_standby:
         text = "the server waits for its synchronous standby"
     elif kind == "Client":
         text = f"{process} hangs: it does not read what it is sent"
@@ -66,4 +69,4 @@ def wait_of(pid: int, kind: str | None, event: str | None) -> SessionWait:
         text = f"{process} computes, or hangs"
     else:
         text = f"{process} waits for {kind}: {event}"
-    return SessionWait(pid=pid, text=text, is_hung=kind == "Client")
+    return SessionWait(pid=pid, text=text, is_hung=kind == "Client", is_for_standby=is_for_standby)

@@ -70,7 +70,7 @@ def test_a_second_copy_is_told_to_have_delivery_off(tmp_path, capsys):
     assert main(["store", "verify", str(source)]) == 0
 
 
-@pytest.mark.rule("REL-61", "REL-83")
+@pytest.mark.rule("REL-60", "REL-61", "REL-83")
 def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_servers):
     server = postgresql_servers.started(fsync=True)
     server.create_database("stores")
@@ -100,6 +100,9 @@ def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_se
             "INSERT INTO known_brokers (name, broker_id) VALUES ('shop', ?)", (b"o" * 16,)
         )
     fill(msdb.with_name("shop.db"))
+    noted = [tmp_path / name / "d" / "server-history" for name in ("there", "back")]
+    for file in noted:
+        file.write_text("of the server that had the stores before")
     for words in ((there, "--to"), (back, "--from")):
         file, direction = words
         assert main(["store", "copy", "-c", file, direction, url]) == 0
@@ -108,4 +111,5 @@ def test_a_mirrored_broker_is_left_out_both_ways(tmp_path, capsys, postgresql_se
         assert known == [("shop",)]
         assert "left out, as a partner shares them: shared" in capsys.readouterr().err
     assert (tmp_path / "back" / "d" / "msdb.db").exists()
+    assert not any(file.exists() for file in noted)
     assert not list((tmp_path / "shared").iterdir())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.process.daemon import give_sign_of_life
 from brokerd.process.supervisor import Supervisor
 from brokerd.storage.executors import Inline
@@ -123,6 +124,29 @@ async def test_a_full_disk_is_not_slow(daemon: Daemon, platter: Platter, session
     platter.let_go()
     await ending
     assert told(daemon) == []
+
+
+@pytest.mark.rule("REL-34", "REL-89")
+@scenario
+async def test_a_commit_that_waits_for_a_standby_does_not_end_the_daemon(
+    daemon: Daemon, platter: Platter, session: Session
+) -> None:
+    handle = await talk(session, b"before")
+    standby: set[str] = set()
+    slow = SlowCommits(
+        brokers=daemon.instance.brokers,
+        after=5,
+        log=daemon.log,
+        waits_for_standby=standby.__contains__,
+    )
+    platter.hold()
+    sending = daemon.instance.parts.tasks.spawn(session.send(handle, b"late", "Ask"))
+    await daemon.pass_time(40)
+    assert slow.is_stuck
+    standby.add("main")
+    assert not slow.is_stuck
+    platter.let_go()
+    await sending
 
 
 @pytest.mark.rule("REL-34", "FP-8")

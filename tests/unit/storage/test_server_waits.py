@@ -18,3 +18,4 @@ from brokerd.storage.server_facts import wait_of
 def test_a_wait_is_named(kind: str | None, event: str | None, text: str, is_hung: bool) -> None:
     found = wait_of(7, kind, event)
     assert (found.text, found.is_hung, found.pid) == (text, is_hung, 7)
+    assert found.is_for_standby is (event == "SyncRep")
