@@ -53,9 +53,10 @@ CODES: Final[dict[str, Code]] = {
         "Apply the same declaration on both sides.",
     ),
     "D10": Code(
-        "Messages wait because their service is not found: there is none of that name here, or no "
-        "route leads to it.",
-        "Correct the name, or make a route; `brokerd route explain` shows the choice.",
+        "Messages are held here: their service is not found, as there is none of that name or no "
+        "route leads to it; or their dialog is over; or their broker may not send.",
+        "The finding says which. Correct the name, or make a route (`brokerd route explain` shows "
+        "the choice); or end the dialog.",
     ),
     "D11": Code(
         "A route has expired and is not used.",
