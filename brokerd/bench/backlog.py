@@ -44,7 +44,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     """Memory of the daemon at that time, in bytes."""
     store_bytes: int
-    """Size of the store's files, logs included."""
+    """Size of the store's files, logs included, or of its schema on a server."""
     receive_us: int
     """Median time of a receive of one message with its commit, or of an empty one if none waits."""
     receive_p95_us: int
@@ -153,7 +153,7 @@ async def _measure(daemon: Daemon, session: Session, waiting: int) -> Waiting:
     return Waiting(
         messages=waiting,
         memory_bytes=daemon.memory,
-        store_bytes=daemon.store_size,
+        store_bytes=await daemon.store_bytes(),
         receive_us=round(statistics.median(times) * 1e6),
         receive_p95_us=round(sorted(times)[len(times) * 95 // 100] * 1e6),
     )

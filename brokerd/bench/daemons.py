@@ -24,7 +24,10 @@ from brokerd.bench.measuring import BenchFailed
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.config.bounds import MAX_SOCKET_PATH
+from brokerd.config.loading import load
 from brokerd.errors import DaemonUnreachable, ProcessEnded, UsageError
+from brokerd.instance.store_engine import executor_of
+from brokerd.model import MSDB
 from brokerd.storage.files.private_files import make_private_directory
 
 START_LIMIT = 30.0
@@ -119,6 +122,7 @@ class Daemon:
         self.name = name
         self.directory = directory.absolute() / name  # the settings are relative to their own file
         self.address = f"unix:{self.directory / 's'}"
+        self._settings = self.directory / "settings.toml"
         self._port = port
         self._objects = objects
         self._forwarding = forwarding
@@ -137,7 +141,7 @@ class Daemon:
         """Start the daemon, for the first time or again, and wait until it accepts clients."""
         self._check_path()
         make_private_directory(self.directory)
-        settings = self.directory / "settings.toml"
+        settings = self._settings
         objects = self.directory / "objects.toml"
         settings.write_text(
             f'[instance]\nname = "{self.name}"\ndata_dir = "data"\n'
@@ -242,10 +246,14 @@ class Daemon:
         self.check()
         return processor_seconds_of(self.pid)
 
-    @property
-    def store_size(self) -> int:
-        """Size of the daemon's store files, logs included, in bytes."""
-        return sum(path.stat().st_size for path in (self.directory / "data").glob("*.db*"))
+    async def store_bytes(self) -> int:
+        """Return the size of the daemon's stores: their files, logs included, or their schemas."""
+        settings = load(self._settings).settings
+        if not settings.is_on_server:
+            return sum(path.stat().st_size for path in settings.instance.data_dir.glob("*.db*"))
+        paths = [settings.store_path(broker) for broker in (MSDB, "main")]
+        facts = await executor_of(settings).server_facts(paths)
+        return 0 if facts is None else sum(facts.sizes.values())
 
     async def quiet(self) -> None:
         """Wait until the daemon no longer writes for earlier work: no flush within 1 s."""
@@ -262,7 +270,7 @@ class Daemon:
         """Wait until its stores are at most 1.2 times `size`, for at most `UPKEEP_LIMIT` s."""
         clock = SystemClock()
         deadline = clock.monotonic() + UPKEEP_LIMIT
-        while clock.monotonic() < deadline and self.store_size > size * 1.2:
+        while clock.monotonic() < deadline and await self.store_bytes() > size * 1.2:
             await clock.sleep_until(clock.monotonic() + 0.5)
 
     async def counters(self) -> dict[str, int]:

@@ -88,7 +88,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
     await _gone(daemons, say)
     for one in daemons:
         await one.quiet()
-    before = [(one.memory, one.store_size, one.processor_seconds) for one in daemons]
+    before = [(one.memory, await one.store_bytes(), one.processor_seconds) for one in daemons]
     own, samples = memory_of(os.getpid()), _Samples(daemons, options.dialogs)
     say(f"{counted(options.dialogs, 'dialog')} of one message each")
     began = perf_counter()
@@ -100,7 +100,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
     for one, was in zip(daemons, before, strict=True):
         await one.shrunk(was[1])
         await one.quiet()
-    after = [(one.memory, one.store_size) for one in daemons]
+    after = [(one.memory, await one.store_bytes()) for one in daemons]
     rate = round(options.dialogs / seconds, 1)
     return {
         "benchmark": "dialogs",

@@ -26,6 +26,11 @@ MOST_CLIENTS: Final = 999
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 
+_IN_FILES: Final = "each confirmation after an fsync (WAL, synchronous=FULL)"
+_IN_POSTGRESQL: Final = (
+    "each confirmation after a COMMIT that the PostgreSQL server has made durable"
+)
+
 Say = Callable[[str], None]
 Measure = Callable[[Say], Coroutine[None, None, dict[str, object]]]
 """A benchmark with its options: a function of the progress callback that returns the result."""
@@ -68,7 +73,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         own["warm_up"] = WARM_UP
     return {
         **own,
-        "durability": "each confirmation after an fsync (WAL, synchronous=FULL)",
+        "durability": _IN_POSTGRESQL if _is_on_server(options) else _IN_FILES,
         "python": platform.python_version(),
         "interpreter": sys.base_prefix,  # two interpreters of one version may be built differently
         "sqlite": SQLITE_VERSION,
@@ -76,6 +81,12 @@ def describe_settings(options: Options) -> dict[str, object]:
         "processors": os.cpu_count(),
         "load_average": [round(one, 2) for one in os.getloadavg()],
     }
+
+
+def _is_on_server(options: Options) -> bool:
+    """Return whether the daemons have their stores on a server: by an option, or the setting that
+    they inherit from the environment."""
+    return bool(getattr(options, "url", "") or os.environ.get("BROKERD_STORE__URL"))
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ KEYS: Final[dict[str, _Rows]] = {
         ("empty, few, many, drained", "with no, 1,000, all messages waiting, and with none again:"),
         ("  messages", "number of waiting messages"),
         ("  memory_bytes", "memory of the daemon"),
-        ("  store_bytes", "size of its store's files"),
+        ("  store_bytes", "size of its stores: files, or schemas on a server"),
         (
             "  receive_us",
             "one receive of one message with its commit, or of an empty answer where none waits: "

@@ -61,6 +61,17 @@ def test_backlog_drains_all_it_filled_in(tmp_path: Path) -> None:
     assert result["receive_ratio"] > 0
 
 
+@pytest.mark.rule("REL-85")
+def test_figures_of_stores_on_a_server_are_those_of_the_server(
+    tmp_path: Path, durable_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERD_STORE__URL", durable_url)
+    options = BacklogOptions(messages=1000, dialogs=4, directory=tmp_path)
+    result: Any = asyncio.run(backlog(options, quiet))
+    assert result["many"].store_bytes > result["empty"].store_bytes > 0
+    assert "PostgreSQL" in result["settings"]["durability"]
+
+
 @pytest.mark.parametrize("peer", [False, True])
 def test_dialogs_of_one_message_leave_no_endpoint(
     tmp_path: Path, peer: bool, monkeypatch: pytest.MonkeyPatch
