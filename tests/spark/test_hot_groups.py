@@ -24,7 +24,7 @@ def groups(rows):
     lines = numbered(
         window("orders", {"hot": 50, "warm": 5}, 2),
         window("orders", {"hot": 40, "cold": 4}, 3),
-        window("orders", {"odd": -4, NOBODY: 1}),
+        window("orders", {"odd": 0, NOBODY: 1}),
         window("orders", {"hot": 1}, instance="east"),
         window("exact", {"a": 7}),
         interval(queue="spread", groups_within=9),
