@@ -5,11 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import brokerd
+from brokerd.model import DIALOG_TIMER
 from tests.acceptance.on_server import ServerPlace, receive, send
 from tests.acceptance.serving import OBJECTS
 from tests.postgresql.servers import Server
@@ -57,6 +59,29 @@ def test_starts_that_cannot_succeed_are_refused_with_the_remedy(
     refused = away.check()
     assert refused.returncode == 74
     assert "store.url" in refused.stderr
+
+
+@pytest.mark.rule("REL-56", "REL-1")
+def test_a_rollback_a_large_body_and_a_timer_outlive_a_kill(
+    tmp_path: Path, durable_url: str
+) -> None:
+    place = ServerPlace(tmp_path / "a", durable_url)
+    large = bytes(range(256)) * 8192  # in several fragments and pieces of the store
+    with place.serving() as daemon:
+        with brokerd.sync.connect(place.address, broker="main") as client:
+            handle = client.begin_dialog("shop", "warehouse", "orders")
+            client.send(handle, large, "Order")
+            client.set_timer(handle, 1.0)
+            with suppress(ZeroDivisionError), client.transaction() as tx:
+                tx.receive("warehouse_q", wait=20)
+                raise ZeroDivisionError
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait(30)
+    with place.serving(), brokerd.sync.connect(place.address, broker="main") as client:
+        (order,) = client.receive("warehouse_q", wait=20, autocommit=True)
+        assert order.body == large
+        (timer,) = client.receive("shop_q", wait=20, autocommit=True)
+        assert (timer.handle, timer.message_type) == (handle, DIALOG_TIMER)
 
 
 @pytest.mark.rule("REL-84")
