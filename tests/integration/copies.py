@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import orjson
+import pytest
 
 from brokerd.app.session import Session
 from brokerd.client.connecting import open_session
@@ -181,6 +182,7 @@ Program = Callable[[Copies], Coroutine[Any, Any, None]]
 def copies(test: Program) -> Callable[[Path], None]:
     """Run the test with the three of them; there is no copy yet."""
 
+    @pytest.mark.of_files("it copies a store file")
     @wraps(test)
     def run(tmp_path: Path) -> None:
         rig = Copies(tmp_path)

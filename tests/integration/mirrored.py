@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from brokerd.app.session import Session
 from brokerd.client.connecting import open_session
@@ -140,6 +141,7 @@ Program = Callable[[Trio], Coroutine[Any, Any, None]]
 def mirrored(test: Program) -> Callable[[Path], None]:
     """Run the test with the three of them, left being principal."""
 
+    @pytest.mark.of_files("partners share the file of a broker")
     @wraps(test)
     def run(tmp_path: Path) -> None:
         rig = Trio(tmp_path)
