@@ -9,6 +9,8 @@ from brokerd.ids import show
 from brokerd.testing.places import Place
 from tests.integration.copies import EAST, FOUND, PEER, SHOP, WEST, Copies, copies
 
+pytestmark = pytest.mark.of_files("it copies a store file")
+
 
 @pytest.mark.rule("PBT-13", "MAN-7", "RTE-71", "RTE-72", "RTE-73", "TRN-46")
 @copies

@@ -9,6 +9,8 @@ from brokerd.errors import InvalidArgument
 from brokerd.protocol.role import RoleQuestion
 from tests.integration.mirrored import LEFT, RIGHT, SENDER, TAKEN_OVER, Trio, mirrored
 
+pytestmark = pytest.mark.of_files("partners share the file of a broker")
+
 TEN = list(range(1, 11))
 
 
