@@ -244,6 +244,9 @@ class Place:
         }
         if comes_back and self._settings.is_on_server:
             self._supervisor.describe("the stores are lost; beginning again")
+            metrics = self._instance.surroundings.metrics
+            if metrics is not None:  # the wait may last for months, and the report needs the lines
+                metrics.seal_now()
             self._events.close()
             restart()
         self._events.close()

@@ -184,11 +184,15 @@ class MetricsLog:
         self._close()
         self._day = ""
 
-    def _close(self) -> None:
+    def seal_now(self) -> None:
+        """Flush and seal the segment before this returns, for a process that ends at once."""
+        self._close(at_once)
+
+    def _close(self, later: Later | None = None) -> None:
         self.flush()
         segment, self._segment = self._segment, None
         if segment:
-            self._later(segment.seal)
+            (later or self._later)(segment.seal)
 
     def close_day(self, day: str) -> None:
         """Assign all lines until the next `seal` to the day `day`, which is over."""

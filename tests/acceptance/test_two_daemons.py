@@ -59,7 +59,7 @@ def test_a_second_daemon_waits_says_so_and_takes_over_after_a_kill(
             assert waiting.poll() is None
 
 
-@pytest.mark.rule("REL-54", "REL-57")
+@pytest.mark.rule("REL-54", "REL-57", "MON-120")
 def test_a_stopped_daemon_is_replaced_and_waits_itself_when_it_wakes(
     tmp_path: Path, durable_url: str
 ) -> None:
@@ -79,6 +79,9 @@ def test_a_stopped_daemon_is_replaced_and_waits_itself_when_it_wakes(
                 active.send_signal(signal.SIGCONT)
                 until(lambda: waits(first), "the first waits in turn")
                 assert active.poll() is None, "it came back in its process"
+                metrics = first.data_dir / "metrics"
+                assert list(metrics.rglob("*.jsonl.gz")), "what it wrote can be shipped"
+                assert not list(metrics.rglob("*.open"))
                 assert receive(client) == 1
                 send(client, [2])
             waiting.send_signal(signal.SIGTERM)
