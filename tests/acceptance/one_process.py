@@ -80,7 +80,9 @@ class Served:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._over, self._over
-        for place in stores.stores_of(self.folder):  # what it served is whole (HK-10)
+        for broker in self.instance.brokers.values():  # what it served is whole (HK-10)
+            place = stores.place_of(broker.store.path)
+            assert place is not None
             assert stores.problems(place, may_be_over=True) == []
 
     def when_one_waits(self, act: Callable[[], object]) -> threading.Thread:

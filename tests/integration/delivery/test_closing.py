@@ -20,9 +20,9 @@ from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
 from brokerd.storage.executors import Inline
-from tests.integration import one_daemon
+from tests import stores
 from tests.integration.delivery.closed_endpoints import HALF_HOUR, endpoints, fire_and_forget
-from tests.integration.one_daemon import Daemon
+from tests.integration.one_daemon import Daemon, play
 from tests.integration.one_daemon import closing as closing_sessions
 from tests.integration.scenarios import given
 from tests.integration.shorthand import fails, take
@@ -425,7 +425,7 @@ def test_the_notice_leaves_only_when_the_file_has_it(
 
         return Inline(late)
 
-    monkeypatch.setattr(one_daemon, "Inline", slowly)
+    monkeypatch.setattr(stores, "Inline", slowly)
     noted: list[bool] = []
 
     async def program(daemon: Daemon) -> None:
@@ -448,7 +448,7 @@ def test_the_notice_leaves_only_when_the_file_has_it(
                     await tx.send(mine, b"x", "Both")
             await daemon.pass_time(5)
 
-    one_daemon.play(program, tmp_path)
+    play(program, tmp_path)
     assert noted
     assert all(noted)
 
