@@ -40,6 +40,8 @@ _PATIENCE_WHEN_WRONG: Final = 10.0
 _SETTLED_WITHIN: Final = 60.0
 _LOOK_EVERY: Final = 0.25
 _FILES_AT_ONCE: Final = 200
+_CRASHED: Final = " after a crash."
+"""The end of what the report says about a daemon that was killed and started again."""
 _BEFORE_KILL: Final = {WEST: 0.5, EAST: 0.85}
 """Largest share of the messages that is sent before this instance is killed, so that the kill
 interrupts a stream even on a fast machine."""
@@ -362,8 +364,17 @@ def _report(place: Place, result: DemoResult, teller: Teller, clock: Clock) -> N
         result.report_seconds = clock.monotonic() - began
     result.report = str(made.page) if made.page else None
     result.report_verdict = made.verdict
-    if made.exit_status:
-        result.differs.append(f"the report says {made.verdict}: {(made.said or ('',))[-1]}")
+    if made.page is None:
+        result.differs.append(f"no report: {(made.said or ('',))[-1]}")
+    elif named := _named(place.report):
+        result.differs.append(f"the report says {made.verdict}: {named[0]}")
+
+
+def _named(report: Path) -> list[str]:
+    """Return what a report names, except the crashes: the demo has caused them itself."""
+    said = msgspec.json.decode((report / "summary.json").read_bytes())
+    points = (one["text"] for one in said["points"] if one["status"] != "fine")
+    return [text for text in points if not text.endswith(_CRASHED)]
 
 
 def _rate(count: int, seconds: float) -> float:
