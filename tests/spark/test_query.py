@@ -18,9 +18,10 @@ from brokerd.reports.query import LakeUnreadable, QueryFailed, ask, tables
 from brokerd.reports.questions import QUESTIONS
 from spark_jobs import lake_tables
 from spark_jobs.lake import Lake
-from tests.spark.month import FEW, HOT, LOST, day_of
+from tests.spark.month import FEW, HOT, day_of, lost
 
 STORM, LOSING = day_of(FEW["storm"]), day_of(FEW["lost"])
+LOST = lost(FEW["lost"])
 
 ANSWERS = {
     "busiest-queues": "SELECT queue FROM answer WHERE received > 1000",
