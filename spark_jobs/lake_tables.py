@@ -46,7 +46,9 @@ FILE_SCHEMA: Final = "date string, file string, fault string, lines long, sample
 
 _LINE = ", ".join(f"`{name}` {LINE[name].dataType.simpleString()}" for name in LINE.fieldNames())
 DIALOG_SCHEMA: Final = f"date string, {_LINE}"
-ROW_SCHEMA: Final = f"{DIALOG_SCHEMA}, file string, row long, fault string, jumped boolean"
+_PLACED = "file string, row long, fault string, jumped boolean"
+"""Columns that reading adds to those of a line."""
+ROW_SCHEMA: Final = f"{DIALOG_SCHEMA}, {_PLACED}"
 """Schema of a line in the lake."""
 
 _TYPES: Mapping[str, DataType] = {
@@ -79,7 +81,7 @@ def _of_lines() -> StructType:
         [
             StructField("date", StringType()),
             *LINE.fields,
-            *_flat("file string, row long, fault string, jumped boolean").fields,
+            *_flat(_PLACED).fields,
         ]
     )
 
