@@ -26,7 +26,8 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.read import DAY_US, NO_DATE
+from spark_jobs.dates import DAY_US
+from spark_jobs.read import NO_DATE
 
 FINDING_LOST = "lost"
 FINDING_DOUBLED = "doubled"

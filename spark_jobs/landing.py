@@ -12,11 +12,12 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
+from spark_jobs.dates import DAY_US, midnight
+
 MANIFEST = ".manifest"
-DAY_US = 86_400_000_000
 PACKED = ".jsonl.gz"
 VERSION = 1
 FAULT_DAMAGED = "damaged"
@@ -80,12 +81,6 @@ def is_date(text: str) -> bool:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-
-
-def midnight(day: str) -> int:
-    """Return the beginning of a day in UTC microseconds."""
-    began = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
-    return int(began.timestamp()) * 1_000_000
 
 
 def read_day(landing: Path, day: str) -> Day:

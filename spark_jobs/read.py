@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.schema import COMMON, CORRUPT, COUNTS, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
 
 SEALED = "*.jsonl"
@@ -28,7 +29,6 @@ FAULT_NEGATIVE = "negative"
 NO_DATE = ""
 """The date given to lines that are reported together, whatever their days."""
 
-DAY_US = 86_400_000_000
 BACKWARDS_US = 60_000_000
 """Disorder in time, in microseconds, that is not reported, because lines are written in batches."""
 

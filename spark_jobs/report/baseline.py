@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.latency import HOUR_US, SPAN_HOUR
-from spark_jobs.report.data import DAY_US, Data, Latency
+from spark_jobs.report.data import Data, Latency
 
 FACTOR = 2.0
 """An hour is out of the band if it takes this many times as long as the slowest week before."""
@@ -68,7 +69,7 @@ def slow(data: Data) -> list[Slow]:
     found = [
         _slow(subject, hours)
         for subject, hours in out.items()
-        if subject in far or _in_a_row(hours)
+        if subject in far or has_run(hours, HOURS)
     ]
     return sorted(found, key=lambda one: (-one.worst_us / one.usual_us, one.name, one.measure))
 
@@ -89,9 +90,10 @@ def _slow(subject: Subject, hours: dict[int, tuple[int, int]]) -> Slow:
     return Slow(*subject, hours=tuple(sorted(hours)), worst_us=worst, usual_us=usual)
 
 
-def _in_a_row(hours: Iterable[int]) -> bool:
+def has_run(hours: Iterable[int], length: int) -> bool:
+    """Return whether at least `length` of the hours are in a row."""
     there = set(hours)
-    return any(all(hour + n in there for n in range(HOURS)) for hour in there)
+    return any(all(hour + one in there for one in range(length)) for hour in there)
 
 
 def _subject(line: Latency) -> Subject:

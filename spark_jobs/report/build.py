@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import conservation, coverage, daily, ingest, landing, places
+from spark_jobs.dates import days_before, weekdays_before
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake, Step, no_step
 from spark_jobs.lake_tables import (
@@ -42,9 +43,7 @@ from spark_jobs.report.collect import (
     Frames,
     aggregates,
     collect,
-    days_before,
     history_of,
-    weekdays_before,
     with_neighbours,
 )
 from spark_jobs.report.data import Data, Objective, SetAside

@@ -7,8 +7,6 @@ Calls:  the pure jobs that span several days.      Never: writes files.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date as calendar
-from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,6 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import conservation, coverage, daily
 from spark_jobs.coverage import Stretch
+from spark_jobs.dates import days_before, weekdays_before
 from spark_jobs.latency import SPAN_ALL, percentiles
 from spark_jobs.places import Place
 from spark_jobs.plans import side_by_side
@@ -55,7 +54,6 @@ SEEN_DAYS = 7
 """Days for which an instance that writes nothing more is named."""
 
 HISTORY_DAYS = 30
-WEEKS = 4
 NIGHTLY = (
     *("disk_free_bytes", "store_bytes", "wal_bytes", "parked"),
     *("own_certificate_days", "peer_certificate_days"),
@@ -96,19 +94,9 @@ class Aggregates:
     throughput: DataFrame
 
 
-def weekdays_before(date: str) -> list[str]:
-    """Return the same weekday of the last four weeks, the latest first."""
-    return [days_before(date, 7 * week) for week in range(1, WEEKS + 1)]
-
-
 def history_of(date: str) -> list[str]:
     """Return the days that a report of this day reads, including the day itself."""
     return [days_before(date, days) for days in range(HISTORY_DAYS, -1, -1)]
-
-
-def days_before(date: str, days: int) -> str:
-    """Return the date that is `days` days before this one."""
-    return (calendar.fromisoformat(date) - timedelta(days)).isoformat()
 
 
 def aggregates(frames: Frames) -> Aggregates:

@@ -6,10 +6,10 @@ Field names are those of the frames' columns. Times are UTC microseconds.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import TypeVar
 
 from spark_jobs.coverage import Boot
+from spark_jobs.dates import DAY_US, midnight
 from spark_jobs.places import Place
 from spark_jobs.report.again import NOTHING, Made
 
@@ -381,14 +381,6 @@ class Data:
     def faulty(self, *faults: str) -> int:
         """Return the number of lines set aside for one of these faults."""
         return sum(part.lines for part in self.segments if part.fault in faults)
-
-
-DAY_US = 86_400_000_000
-
-
-def midnight(date: str) -> int:
-    """Return the beginning of a day in UTC microseconds."""
-    return int(datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()) * 1_000_000
 
 
 Value = TypeVar("Value")

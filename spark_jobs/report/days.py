@@ -17,8 +17,6 @@ from spark_jobs.report.glance import Day
 GLANCE = "glance.json"
 SUMMARY = "summary.json"
 PAGE = "report.html"
-WEEKS_BEFORE = 4
-"""Number of weeks before a week with which its hours are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +78,6 @@ def days_of_year(year: str) -> list[str]:
     first = calendar(int(year), 1, 1)
     length = (calendar(int(year), 12, 31) - first).days + 1
     return [(first + timedelta(days)).isoformat() for days in range(length)]
-
-
-def earlier(date: str) -> list[str]:
-    """Return the same weekday of the weeks before, the earliest first."""
-    day = calendar.fromisoformat(date)
-    return [(day - timedelta(7 * week)).isoformat() for week in range(WEEKS_BEFORE, 0, -1)]
 
 
 def _read(home: Path) -> tuple[Day, str]:

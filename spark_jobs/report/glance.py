@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.report.baseline import MEASURES
-from spark_jobs.report.data import DAY_US, Data, Failure
+from spark_jobs.report.data import Data, Failure
 from spark_jobs.report.hourly import HOURS
 from spark_jobs.report.verdict import Verdict
 

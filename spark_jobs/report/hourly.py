@@ -12,8 +12,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.dates import midnight
 from spark_jobs.latency import HOUR_US, SPAN_HOUR, percentiles
-from spark_jobs.report.data import Hour, Objective, midnight
+from spark_jobs.report.data import Hour, Objective
 from spark_jobs.schema import HISTOGRAM_BASE
 
 WAIT = "wait_us"

@@ -21,12 +21,13 @@ from typing import NoReturn, TypeVar
 from pyspark.sql import SparkSession
 
 from spark_jobs import ingest, landing
+from spark_jobs.dates import days_before
 from spark_jobs.lake import Lake, LakeError, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.remote import RemoteError, RemoteLanding, RemotePages, is_url
 from spark_jobs.report import session
 from spark_jobs.report.build import LAKE, NoReportError, build, build_days, span_of
-from spark_jobs.report.collect import HISTORY_DAYS, days_before
+from spark_jobs.report.collect import HISTORY_DAYS
 from spark_jobs.report.days import PAGE, SUMMARY
 from spark_jobs.report.slo import SloError
 from spark_jobs.report.verdict import Verdict

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from spark_jobs.dates import DAY_US, midnight
 from spark_jobs.latency import HOUR_US, SPAN_HOUR
 from spark_jobs.report import drawings, figures, usual, words
 from spark_jobs.report.alerts import CERTIFICATES, disk_days
 from spark_jobs.report.baseline import slow
-from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
+from spark_jobs.report.data import Data, Gauge
 from spark_jobs.report.drawings import Picture
 from spark_jobs.report.groups import Skew, kept, skew, tells_groups
 from spark_jobs.report.moves import moves

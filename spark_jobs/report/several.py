@@ -7,7 +7,7 @@ Never:  shows more than `SHOWN` rows of a table.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spark_jobs.report.data import DAY_US
+from spark_jobs.dates import DAY_US
 from spark_jobs.report.glance import Day, Slowest
 from spark_jobs.report.words import counted, number, short_day
 

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_jobs.dates import DAY_US, midnight
 from spark_jobs.latency import HOUR_US
-from spark_jobs.report.data import DAY_US, Kept, Objective, midnight
+from spark_jobs.report.data import Kept, Objective
 
 FILE = "slo.toml"
 DAYS = 30

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from spark_jobs.dates import weekdays_before
 from spark_jobs.lake import Step, no_step
 from spark_jobs.report import week, year
 from spark_jobs.report.days import (
@@ -24,7 +25,6 @@ from spark_jobs.report.days import (
     Links,
     days_of_week,
     days_of_year,
-    earlier,
     week_of,
     year_of,
 )
@@ -55,7 +55,7 @@ def write(
     made = []
     for name, links in _spans(root, "week", dates, days.dates, week_of):
         own = days_of_week(name)
-        read = {*own, *(one for date in own for one in earlier(date))}
+        read = {*own, *(one for date in own for one in weekdays_before(date))}
 
         def draw(made_of: str, name: str = name, links: Links = links) -> str:
             return week.render(name, days, links, made_of)

@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median_low
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.latency import HOUR_US
-from spark_jobs.report.data import DAY_US, Counter, Data
+from spark_jobs.report.baseline import has_run
+from spark_jobs.report.data import Counter, Data
 from spark_jobs.report.standing import Hours, Standing, by_subject, last_of, most_of, queues
 from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.words import counted, hours_of, number
@@ -66,7 +68,7 @@ def _quiet(data: Data) -> Iterator[Point]:
             quiet[queue].append(hour)
     together: dict[tuple[str, str, tuple[int, ...]], list[str]] = defaultdict(list)
     for (instance, broker, name), hours in quiet.items():
-        if _in_a_row(hours, QUIET_HOURS):
+        if has_run(hours, QUIET_HOURS):
             together[instance, broker, tuple(hours)].append(name)
     for (instance, broker, span), names in sorted(together.items()):
         messages = sum(usual[(instance, broker, one), hour] for one in names for hour in span)
@@ -121,7 +123,7 @@ def _unreachable(data: Data) -> Iterator[Point]:
     for place in sorted({*failed, *left_alone}):
         often = {hour for hour, times in failed.get(place, {}).items() if times >= FAILED}
         hours = sorted((often | left_alone[place]) - heard[place])
-        if not (set(hours) & often or _in_a_row([hour // HOUR_US for hour in hours], 2)):
+        if not (set(hours) & often or has_run([hour // HOUR_US for hour in hours], 2)):
             continue
         instance, name = place
         is_still = hours[-1] == newest.get(instance) and _ends_in(hours, STILL_HOURS)
@@ -197,11 +199,6 @@ def _queue(one: Counter) -> _Queue:
 def _hour(at: int) -> int:
     """Return the hour of the day, 0 to 23."""
     return at % DAY_US // HOUR_US
-
-
-def _in_a_row(hours: Iterable[int], length: int) -> bool:
-    there = set(hours)
-    return any(all(hour + one in there for one in range(length)) for hour in there)
 
 
 def _ends_in(hours: list[int], length: int) -> bool:

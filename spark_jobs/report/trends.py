@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from spark_jobs.dates import DAY_US, midnight
 from spark_jobs.report import figures, words
-from spark_jobs.report.data import DAY_US, Data, midnight
+from spark_jobs.report.data import Data
 
 CURVES = 3
 LEAST_NIGHTS = 2

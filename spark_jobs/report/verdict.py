@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from spark_jobs.conservation import FINDING_DOUBLED, FINDING_LOST
 from spark_jobs.coverage import Gap
+from spark_jobs.dates import DAY_US
 from spark_jobs.landing import FAULT_DAY
 from spark_jobs.latency import HOUR_US
 from spark_jobs.read import (
@@ -20,7 +21,7 @@ from spark_jobs.read import (
 )
 from spark_jobs.report.alerts import COVERED, alerts
 from spark_jobs.report.away import away
-from spark_jobs.report.data import DAY_US, Data
+from spark_jobs.report.data import Data
 from spark_jobs.report.status import Point, Status, about, pasted
 from spark_jobs.report.storms import storms
 from spark_jobs.report.traffic import traffic

@@ -6,9 +6,10 @@ Never:  lets a name act as markup (BI-L4): the environment of all pages escapes 
 
 from collections.abc import Callable, Sequence
 
+from spark_jobs.dates import weekdays_before
 from spark_jobs.report import bands, drawings, page, several, usual, words
 from spark_jobs.report.bands import Band
-from spark_jobs.report.days import Days, Links, days_of_week, earlier, year_of
+from spark_jobs.report.days import Days, Links, days_of_week, year_of
 from spark_jobs.report.glance import Day
 from spark_jobs.report.hourly import HOURS
 from spark_jobs.report.usual import Series
@@ -59,7 +60,7 @@ def series(days: Days, dates: Sequence[str], figures: Figures, banding: Banding)
     values: list[float | None] = []
     found: list[Band | None] = []
     for date in dates:
-        before = [day for one in earlier(date) if (day := days.get(one)) is not None]
+        before = [day for one in weekdays_before(date) if (day := days.get(one)) is not None]
         own = days.get(date)
         for hour in range(HOURS):
             values.append(_at(own, figures, hour))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.report import beside, page, words
-from spark_jobs.report.data import DAY_US, Data, Past, Total
+from spark_jobs.report.data import Data, Past, Total
 from spark_jobs.report.moves import SHOWN, Move, moves
 from spark_jobs.report.verdict import judge
 from tests.spark.test_alerts import HOSTILE, day, latency

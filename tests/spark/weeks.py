@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from spark_jobs.dates import DAY_US
 from spark_jobs.report import glance, spans
-from spark_jobs.report.data import DAY_US
 from spark_jobs.report.days import GLANCE, PAGE, SUMMARY
 from spark_jobs.report.glance import Day, Found, New, Part, Slowest
 
