@@ -31,6 +31,11 @@ _TLS: Final = (
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def is_url(text: str) -> bool:
+    """Return whether a place is named by a URL rather than by a path."""
+    return "://" in text
+
+
 class LocalDirectory(click.ParamType[Path]):
     """The type of an option for a directory of this machine; a URL is refused.
 
@@ -43,7 +48,7 @@ class LocalDirectory(click.ParamType[Path]):
         self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
     ) -> Path:
         """Return the path; raise `UsageError` for a URL."""
-        if "://" in str(value):
+        if is_url(str(value)):
             raise UsageError(
                 f"{value} is a URL, and this is a directory of this machine",
                 hint="name a directory; a file system of another machine can be mounted there",

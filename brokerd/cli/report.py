@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.cli.options import LocalDirectory, config_option, json_option
+from brokerd.cli.options import LocalDirectory, config_option, is_url, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
@@ -89,11 +89,11 @@ def run(
         raise click.UsageError("--forget-removed is about days; it needs --date or --landing")
     if keep_days is not None and not by_day:
         raise click.UsageError("--keep-days is about days; it needs --date or --landing")
-    if publish is not None and (not by_day or "://" not in publish):
+    if publish is not None and (not by_day or not is_url(publish)):
         raise click.UsageError("--publish needs a URL, and --date or --landing")
     _check(date, to)
     settings = load(config).settings
-    landed = landing if landing and "://" in landing else landing and Path(landing)
+    landed = landing if landing and is_url(landing) else landing and Path(landing)
     result = run_report(
         source or landed or settings.metrics_dir,
         output,

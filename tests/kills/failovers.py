@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from itertools import count
 from pathlib import Path
@@ -410,12 +410,19 @@ async def play(
 
 def main() -> int:
     """Run `make soak-failover`. Exit status 0: nothing was lost or doubled, in order; 1: not so."""
-    parser = argparse.ArgumentParser(prog="soak-failover", description=__doc__.partition("\n")[0])
+    return command("failover", __doc__, play)
+
+
+def command(name: str, about: str, play: Callable[..., Coroutine[Any, Any, Found]]) -> int:
+    """Run `make soak-NAME` with the arguments of this process; return its exit status.
+
+    `play`: runs the failovers, as `play` of this module does."""
+    parser = argparse.ArgumentParser(prog=f"soak-{name}", description=about.partition("\n")[0])
     parser.add_argument("--failovers", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", type=Path, help="where files go; a new directory if left out")
     options = parser.parse_args()
-    folder = options.dir or Path(tempfile.mkdtemp(prefix="brokerd-failover-"))
+    folder = options.dir or Path(tempfile.mkdtemp(prefix=f"brokerd-{name}-"))
     say = lambda text: (sys.stdout.write(f"{text}\n"), sys.stdout.flush())  # noqa: E731
     say(f"seed {options.seed}, files in {folder}")
     found = uvloop.run(play(folder, seed=options.seed, failovers=options.failovers, say=say))

@@ -4,18 +4,14 @@ The load and the judge are those of `failovers`. Commits wait for the standby (`
 except while there is none: then Patroni promotes nobody, so that nothing confirmed can be lost.
 """
 
-import argparse
 import asyncio
 import sys
-import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Final
 
-import uvloop
-
-from tests.kills.failovers import WITHIN, Fault, Found, Pair, survive
+from tests.kills.failovers import WITHIN, Fault, Found, Pair, command, survive
 from tests.kills.readers import Say
 from tests.postgresql.patroni import Cluster, Node, missing
 from tests.postgresql.servers import Servers
@@ -109,22 +105,12 @@ async def play(
 
 def main() -> int:
     """Run `make soak-patroni`. Exit status 0: nothing was lost or doubled, in order; 1: not so."""
-    parser = argparse.ArgumentParser(prog="soak-patroni", description=__doc__.partition("\n")[0])
-    parser.add_argument("--failovers", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dir", type=Path, help="where files go; a new directory if left out")
-    options = parser.parse_args()
-    say = lambda text: (sys.stdout.write(f"{text}\n"), sys.stdout.flush())  # noqa: E731
     if absent := missing():
-        say(f"not installed here: {', '.join(absent)} (apt-get install patroni etcd-server)")
+        sys.stdout.write(
+            f"not installed here: {', '.join(absent)} (apt-get install patroni etcd-server)\n"
+        )
         return 1
-    folder = options.dir or Path(tempfile.mkdtemp(prefix="brokerd-patroni-"))
-    say(f"seed {options.seed}, files in {folder}")
-    found = uvloop.run(play(folder, seed=options.seed, failovers=options.failovers, say=say))
-    for text in (*found.table(), *found.problems, f"{found.orders} orders"):
-        say(text)
-    say("violated" if found.problems else "clean")
-    return 1 if found.problems else 0
+    return command("patroni", __doc__, play)
 
 
 if __name__ == "__main__":
